@@ -1,0 +1,43 @@
+# Every target does its own set-up, so each works as the first command on a fresh machine.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test soak demo bench clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## Create .venv with the package and every extra; warm the numba cache.
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[spark,zookeeper,console,dev]'
+	$(BIN)/python -m tidemill.wire.kernels
+	touch $(STAMP)
+
+check: setup ## Format, lint, types, layers.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: check ## The checks, then all tests in their short form.
+	$(PYTEST) -n 2 --dist loadgroup -m "not soak"
+
+soak: setup ## The long forms: the counts and durations that a release must show.
+	$(PYTEST) -m soak --timeout 7200
+
+demo: setup ## A broker, traffic, and what came through; ends by itself.
+	$(BIN)/python -m tidemill.cli.main demo
+
+bench: setup ## Tidemill beside Apache Kafka: ratios with spread, and a plot in bench/out.
+	$(BIN)/python -m bench.run
+
+clean: ## Remove what the other targets made.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out

@@ -1,0 +1,66 @@
+"""Where blocking work goes: fsync, big compressions, cold reads never run on the event loop.
+
+Code below the broker is handed an `Executor` and never starts a thread itself, so a simulation can
+run the same work inline, in an order that its seed decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+Then = Callable[[T | None, BaseException | None], None]
+"""Called on the loop with the result, or with the error that the work raised."""
+
+
+class Executor(Protocol):
+    """Runs work off the loop and reports back on it."""
+
+    def submit(self, work: Callable[[], T], then: Then[T]) -> None:
+        """Run `work` elsewhere; afterwards call `then(result, error)` on the loop."""
+        ...
+
+
+class InlineExecutor:
+    """Runs the work at once, in the caller's turn: for simulations, tests and one-shot tools."""
+
+    def submit(self, work: Callable[[], T], then: Then[T]) -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - the caller is told, whatever it was
+            then(None, error)
+        else:
+            then(result, None)
+
+
+class ThreadExecutor:
+    """A bounded pool of threads whose results come back through `call_soon` on the loop.
+
+    `call_soon` must be safe to call from any thread (`loop.call_soon_threadsafe`).
+    """
+
+    def __init__(
+        self, call_soon: Callable[..., object], *, threads: int, name: str = "tidemill-work"
+    ) -> None:
+        self._call_soon = call_soon
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
+
+    def submit(self, work: Callable[[], T], then: Then[T]) -> None:
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda done: self._report(done, then))
+
+    def _report(self, done: Future[T], then: Then[T]) -> None:
+        error = done.exception()
+        result = None if error is not None else done.result()
+        try:
+            self._call_soon(then, result, error)
+        except RuntimeError:
+            # The loop is closed: nobody is left to be told.
+            return
+
+    def close(self) -> None:
+        """Wait for the work under way and stop the threads."""
+        self._pool.shutdown(wait=True)
