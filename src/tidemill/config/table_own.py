@@ -1,0 +1,222 @@
+"""Keys that only Tidemill has, and the ZooKeeper keys that it keeps from older Kafkas."""
+
+from __future__ import annotations
+
+from tidemill.config.constraints import at_least, one_of
+from tidemill.config.keys import LONG_MAX, ConfigType, Section, Status, Update
+
+_own = Section("Tidemill's own")
+
+OWN = (
+    _own(
+        "log.flush.policy",
+        ConfigType.STRING,
+        "ack",
+        (
+            "When an acks=all produce is answered. `ack` waits until the records are on disk: a "
+            "power cut loses nothing that was acknowledged, and produces that arrive together "
+            "share one flush. `async` answers from memory and leaves writing to the operating "
+            "system, as Kafka does: faster, and safe only as long as another replica survives. "
+            "Producers with acks=1 or 0 never wait for the disk."
+        ),
+        constraint=one_of("ack", "async"),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+    _own(
+        "log.flush.threads",
+        ConfigType.INT,
+        "8",
+        (
+            "How many files of one log directory are flushed at the same time. More helps disks "
+            "that take parallel writes when many partitions are written at once."
+        ),
+        unit="threads",
+        constraint=at_least(1),
+        own=True,
+    ),
+    _own(
+        "log.disk.reserve.bytes",
+        ConfigType.LONG,
+        "268435456",
+        (
+            "Free space that produce requests may not use up. When a log directory has less, "
+            "produces to it fail with KAFKA_STORAGE_ERROR while everything else, retention "
+            "included, goes on, so that a full disk heals itself. 0 switches the check off."
+        ),
+        unit="bytes",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+    _own(
+        "log.open.files.max",
+        ConfigType.INT,
+        "4096",
+        (
+            "How many log files are kept open; the least recently used is closed when another is "
+            "needed. Unless set it is half of the process's file limit, less a reserve."
+        ),
+        unit="files",
+        constraint=at_least(16),
+        own=True,
+    ),
+    _own(
+        "reserved.broker.max.id",
+        ConfigType.INT,
+        "1000",
+        (
+            "Brokers that get their number from the store get one above this, so that numbers up "
+            "to it are free to be given by hand."
+        ),
+        unit="id",
+        constraint=at_least(0),
+        status=Status.RESERVED,
+        own=True,
+    ),
+    _own(
+        "record.validation",
+        ConfigType.STRING,
+        "batch",
+        (
+            "How closely the broker looks at what producers send. `batch` checks each batch's "
+            "header and checksum; `full` also decodes every record, as Kafka does, which costs "
+            "CPU per record. Compacted and internal topics are always checked in full."
+        ),
+        constraint=one_of("batch", "full"),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+    _own(
+        "connection.handshake.timeout.ms",
+        ConfigType.LONG,
+        "10000",
+        (
+            "How long a new connection may take to send its first complete request. Slower ones "
+            "are closed, so that silent connections do not pile up."
+        ),
+        unit="ms",
+        constraint=at_least(1),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+    _own(
+        "connection.partial.frame.timeout.ms",
+        ConfigType.LONG,
+        "30000",
+        (
+            "How long a request may take to arrive once its first byte is there, as long as it "
+            "makes no progress. A client that stalls in the middle of a request is closed and its "
+            "memory is freed."
+        ),
+        unit="ms",
+        constraint=at_least(1),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+)
+
+_zookeeper = Section("ZooKeeper")
+
+# Kafka dropped these with ZooKeeper itself; a cluster of Tidemill brokers will meet there again.
+ZOOKEEPER = (
+    _zookeeper(
+        "zookeeper.connect",
+        ConfigType.STRING,
+        None,
+        (
+            "The ZooKeeper servers that a cluster of brokers meets at: `HOST:PORT,HOST:PORT/PATH`. "
+            "Running on ZooKeeper comes with the cluster; a broker does not start with this set."
+        ),
+        status=Status.RESERVED,
+        own=True,
+        default_2_8="(unset)",
+    ),
+    _zookeeper(
+        "zookeeper.connection.timeout.ms",
+        ConfigType.INT,
+        None,
+        (
+            "How long the first connection to ZooKeeper may take; `zookeeper.session.timeout.ms` "
+            "counts when unset."
+        ),
+        unit="ms",
+        status=Status.RESERVED,
+        own=True,
+    ),
+    _zookeeper(
+        "zookeeper.session.timeout.ms",
+        ConfigType.INT,
+        "18000",
+        (
+            "A broker that ZooKeeper has not heard of for this long counts as dead. Shorter finds "
+            "failures sooner, and takes a long pause for one."
+        ),
+        unit="ms",
+        status=Status.RESERVED,
+        own=True,
+    ),
+)
+
+_throttles = Section("Throttles")
+
+# These exist only as dynamic settings; no file may hold them.
+DYNAMIC_ONLY = (
+    _throttles(
+        "leader.replication.throttled.rate",
+        ConfigType.LONG,
+        str(LONG_MAX),
+        "The most that this broker sends per second for the replicas that a topic throttles.",
+        unit="bytes per second",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+        status=Status.RESERVED,
+    ),
+    _throttles(
+        "follower.replication.throttled.rate",
+        ConfigType.LONG,
+        str(LONG_MAX),
+        "The most that this broker fetches per second for the replicas that a topic throttles.",
+        unit="bytes per second",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+        status=Status.RESERVED,
+    ),
+    _throttles(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        ConfigType.LONG,
+        str(LONG_MAX),
+        "The most that moving partitions between log directories copies per second.",
+        unit="bytes per second",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+        status=Status.RESERVED,
+    ),
+)
+
+_topic = Section("Topics")
+
+OWN_TOPIC = (
+    _topic(
+        "flush.policy",
+        ConfigType.STRING,
+        "ack",
+        (
+            "When an acks=all produce to this topic is answered: `ack` once the records are on "
+            "disk, `async` once they are in memory, as Kafka does."
+        ),
+        constraint=one_of("ack", "async"),
+        own=True,
+    ),
+    _topic(
+        "record.validation",
+        ConfigType.STRING,
+        "batch",
+        (
+            "`batch` checks each batch's header and checksum, `full` also decodes every record. "
+            "Compacted topics are always checked in full."
+        ),
+        constraint=one_of("batch", "full"),
+        own=True,
+    ),
+)

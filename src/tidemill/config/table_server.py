@@ -1,0 +1,691 @@
+"""Broker keys about the process itself: identity, sockets, requests, topics, quotas and metrics."""
+
+from __future__ import annotations
+
+from tidemill.config.constraints import any_list, at_least, list_of, one_of
+from tidemill.config.keys import ConfigType, Section, Status, Update
+
+_identity_and_storage = Section("Identity and storage")
+
+IDENTITY_AND_STORAGE = (
+    _identity_and_storage(
+        "node.id",
+        ConfigType.INT,
+        "0",
+        (
+            "This broker's number in the cluster. Every broker has its own; a data directory "
+            "remembers the number it was first started with. `broker.id` is the older name, and "
+            "the two must agree. Left out, it is 0."
+        ),
+        unit="id",
+        constraint=at_least(0),
+        default_2_8="-1",
+    ),
+    _identity_and_storage(
+        "broker.id",
+        ConfigType.INT,
+        "-1",
+        (
+            "The older name of `node.id`, still shown by tools. Set one of the two, or both to "
+            "the same number."
+        ),
+        unit="id",
+    ),
+    _identity_and_storage(
+        "broker.rack",
+        ConfigType.STRING,
+        None,
+        (
+            "The failure zone this broker stands in. Replicas of a partition are spread over "
+            "racks, and consumers that name their rack can read from a near replica. Brokers "
+            "without a rack are treated as one zone each."
+        ),
+    ),
+    _identity_and_storage(
+        "process.roles",
+        ConfigType.LIST,
+        None,
+        (
+            "Kafka splits a node into `broker` and `controller` roles. Every Tidemill broker can "
+            "be the controller, so `broker` and `broker,controller` mean the same; a node that is "
+            "only `controller` has nothing to do here."
+        ),
+        constraint=list_of("broker", "controller"),
+        status=Status.KRAFT,
+        default_2_8="",
+    ),
+    _identity_and_storage(
+        "log.dir",
+        ConfigType.LIST,
+        "tidemill-data",
+        (
+            "Where partitions are stored if `log.dirs` is not set. A relative path starts at the "
+            "working directory."
+        ),
+        unit="path",
+        constraint=any_list(),
+        kafka_default="/tmp/kafka-logs",
+    ),
+    _identity_and_storage(
+        "log.dirs",
+        ConfigType.LIST,
+        None,
+        (
+            "The directories that hold partitions, separated by commas; `log.dir` counts when "
+            "this is unset. A new partition goes to the directory with the fewest. When one "
+            "directory fails, the partitions in it go offline and the others keep serving."
+        ),
+        unit="paths",
+        constraint=any_list(),
+    ),
+    _identity_and_storage(
+        "cordoned.log.dirs",
+        ConfigType.LIST,
+        "",
+        (
+            "Directories that must not get new partitions, or `*` for all. Tidemill places "
+            "partitions in every healthy directory."
+        ),
+        unit="paths",
+        constraint=any_list(empty=True),
+        update=Update.PER_BROKER,
+        status=Status.UNSUPPORTED,
+    ),
+    _identity_and_storage(
+        "metadata.log.dir",
+        ConfigType.STRING,
+        None,
+        ("Where Kafka keeps its metadata quorum's log. Tidemill keeps metadata in its store."),
+        unit="path",
+        status=Status.KRAFT,
+    ),
+)
+
+_listeners_and_connections = Section("Listeners and connections")
+
+LISTENERS_AND_CONNECTIONS = (
+    _listeners_and_connections(
+        "listeners",
+        ConfigType.LIST,
+        "PLAINTEXT://127.0.0.1:9092",
+        (
+            "Where the broker accepts connections: `NAME://HOST:PORT`, separated by commas. An "
+            "empty host means all interfaces; port 0 takes a free one. Unset, the broker can be "
+            "reached from this machine only."
+        ),
+        constraint=any_list(),
+        update=Update.PER_BROKER,
+        kafka_default="PLAINTEXT://:9092",
+        default_2_8="(unset)",
+    ),
+    _listeners_and_connections(
+        "advertised.listeners",
+        ConfigType.LIST,
+        None,
+        (
+            "The addresses that clients are told to connect to, when they differ from `listeners` "
+            "(containers, NAT, several networks). Clients must be able to reach them; `0.0.0.0` "
+            "is refused. Unset, `listeners` is used."
+        ),
+        constraint=any_list(),
+    ),
+    _listeners_and_connections(
+        "listener.security.protocol.map",
+        ConfigType.STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        (
+            "Which security protocol each listener name speaks, as `NAME:PROTOCOL` pairs "
+            "separated by commas. Every name in `listeners` must be in it. Only PLAINTEXT can be "
+            "served today."
+        ),
+        update=Update.PER_BROKER,
+    ),
+    _listeners_and_connections(
+        "inter.broker.listener.name",
+        ConfigType.STRING,
+        None,
+        (
+            "The listener over which brokers talk to each other. Unset, the one that speaks "
+            "`security.inter.broker.protocol`."
+        ),
+        status=Status.RESERVED,
+    ),
+    _listeners_and_connections(
+        "security.inter.broker.protocol",
+        ConfigType.STRING,
+        "PLAINTEXT",
+        (
+            "How brokers talk to each other when `inter.broker.listener.name` is unset. Only "
+            "PLAINTEXT can be served today."
+        ),
+        constraint=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        status=Status.RESERVED,
+    ),
+    _listeners_and_connections(
+        "early.start.listeners",
+        ConfigType.LIST,
+        None,
+        (
+            "Listeners that open before authorization is ready. Tidemill opens all listeners "
+            "together, when it can serve."
+        ),
+        constraint=any_list(empty=True),
+        status=Status.UNSUPPORTED,
+    ),
+    _listeners_and_connections(
+        "max.connections",
+        ConfigType.INT,
+        "2147483647",
+        (
+            "How many connections the broker holds open at once over all listeners. A connection "
+            "above it is closed right away, so that file handles for the log are never used up by "
+            "clients. Half of the process's file limit unless set."
+        ),
+        unit="count",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+    ),
+    _listeners_and_connections(
+        "max.connections.per.ip",
+        ConfigType.INT,
+        "2147483647",
+        (
+            "How many connections one client address may hold. Further ones are closed. No limit "
+            "by default, because proxies and containers share addresses."
+        ),
+        unit="count",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+    ),
+    _listeners_and_connections(
+        "max.connections.per.ip.overrides",
+        ConfigType.STRING,
+        "",
+        ("Exceptions to `max.connections.per.ip`, as `HOST:COUNT` pairs separated by commas."),
+        update=Update.CLUSTER_WIDE,
+    ),
+    _listeners_and_connections(
+        "max.connection.creation.rate",
+        ConfigType.INT,
+        "2147483647",
+        (
+            "How many new connections per second the broker accepts; above it, accepting is "
+            "slowed down. Protects against storms of reconnecting clients."
+        ),
+        unit="connections per second",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+    ),
+    _listeners_and_connections(
+        "connections.max.idle.ms",
+        ConfigType.LONG,
+        "600000",
+        (
+            "A connection without traffic for this long is closed. Clients reconnect by "
+            "themselves when they need it."
+        ),
+        unit="ms",
+    ),
+    _listeners_and_connections(
+        "connection.failed.authentication.delay.ms",
+        ConfigType.INT,
+        "100",
+        (
+            "How long a failed login is held before the connection closes, to slow down guessing. "
+            "Below `connections.max.idle.ms`."
+        ),
+        unit="ms",
+        constraint=at_least(0),
+        status=Status.UNSUPPORTED,
+    ),
+    _listeners_and_connections(
+        "connections.max.reauth.ms",
+        ConfigType.LONG,
+        "0",
+        (
+            "How long a login lasts before the client must log in again; 0 means for the life of "
+            "the connection."
+        ),
+        unit="ms",
+        status=Status.UNSUPPORTED,
+    ),
+    _listeners_and_connections(
+        "socket.connection.setup.timeout.ms",
+        ConfigType.LONG,
+        "10000",
+        (
+            "How long this broker waits for a connection to another broker, at first; doubled "
+            "after each failure."
+        ),
+        unit="ms",
+        status=Status.RESERVED,
+    ),
+    _listeners_and_connections(
+        "socket.connection.setup.timeout.max.ms",
+        ConfigType.LONG,
+        "30000",
+        ("The longest that doubling of `socket.connection.setup.timeout.ms` may reach."),
+        unit="ms",
+        status=Status.RESERVED,
+    ),
+    _listeners_and_connections(
+        "socket.listen.backlog.size",
+        ConfigType.INT,
+        "50",
+        (
+            "How many connections may wait in the kernel to be accepted. The kernel's own limit "
+            "(`somaxconn`) still applies. Raise it if many clients reconnect at once."
+        ),
+        unit="connections",
+        constraint=at_least(1),
+    ),
+    _listeners_and_connections(
+        "socket.send.buffer.bytes",
+        ConfigType.INT,
+        "102400",
+        (
+            "The kernel's send buffer per connection; -1 leaves it to the operating system. Raise "
+            "it for consumers far away (bandwidth times round trip)."
+        ),
+        unit="bytes",
+    ),
+    _listeners_and_connections(
+        "socket.receive.buffer.bytes",
+        ConfigType.INT,
+        "102400",
+        (
+            "The kernel's receive buffer per connection; -1 leaves it to the operating system. "
+            "Raise it for producers far away."
+        ),
+        unit="bytes",
+    ),
+    _listeners_and_connections(
+        "socket.request.max.bytes",
+        ConfigType.INT,
+        "104857600",
+        (
+            "The largest request accepted. A connection that announces more is closed before "
+            "anything is read or allocated."
+        ),
+        unit="bytes",
+        constraint=at_least(1),
+    ),
+)
+
+_requests = Section("Requests")
+
+REQUESTS = (
+    _requests(
+        "queued.max.requests",
+        ConfigType.INT,
+        "500",
+        ("How many requests may wait for work before the broker stops reading from sockets."),
+        unit="requests",
+        constraint=at_least(1),
+    ),
+    _requests(
+        "queued.max.request.bytes",
+        ConfigType.LONG,
+        "67108864",
+        (
+            "The memory that requests in progress may take together. When it is full the broker "
+            "stops reading sockets until answers free some: clients wait, memory does not grow. "
+            "-1 removes the bound."
+        ),
+        unit="bytes",
+        kafka_default="-1",
+    ),
+    _requests(
+        "request.timeout.ms",
+        ConfigType.INT,
+        "30000",
+        ("How long this broker waits for another broker's answer before it gives up or retries."),
+        unit="ms",
+        status=Status.RESERVED,
+    ),
+    _requests(
+        "num.network.threads",
+        ConfigType.INT,
+        "3",
+        (
+            "Threads that read and write sockets. Tidemill serves all connections from one event "
+            "loop per broker process; run more brokers per machine (`tidemill up --brokers N`) to "
+            "use more cores."
+        ),
+        unit="threads",
+        constraint=at_least(1),
+        update=Update.CLUSTER_WIDE,
+        status=Status.ACCEPTED,
+    ),
+    _requests(
+        "num.io.threads",
+        ConfigType.INT,
+        "8",
+        (
+            "Threads that work on requests. Tidemill works on its event loop and sends only what "
+            "blocks to a small pool; run more brokers per machine to use more cores."
+        ),
+        unit="threads",
+        constraint=at_least(1),
+        update=Update.CLUSTER_WIDE,
+        status=Status.ACCEPTED,
+    ),
+    _requests(
+        "background.threads",
+        ConfigType.INT,
+        "10",
+        ("Threads for housekeeping. Tidemill runs housekeeping as timers on its event loop."),
+        unit="threads",
+        constraint=at_least(1),
+        update=Update.CLUSTER_WIDE,
+        status=Status.ACCEPTED,
+    ),
+    _requests(
+        "fetch.max.bytes",
+        ConfigType.INT,
+        "57671680",
+        (
+            "The most data one fetch answer carries, whatever the client asks for. The first "
+            "batch is always sent whole, so that a large batch cannot block a consumer."
+        ),
+        unit="bytes",
+        constraint=at_least(1024),
+    ),
+    _requests(
+        "max.incremental.fetch.session.cache.slots",
+        ConfigType.INT,
+        "1000",
+        (
+            "How many fetch sessions the broker remembers. A consumer without one sends its whole "
+            "partition list in every fetch: correct, but more work."
+        ),
+        unit="sessions",
+        constraint=at_least(0),
+    ),
+    _requests(
+        "max.request.partition.size.limit",
+        ConfigType.INT,
+        "2000",
+        (
+            "The most partitions one DescribeTopicPartitions answer lists; the client pages "
+            "through the rest."
+        ),
+        unit="partitions",
+        constraint=at_least(1),
+    ),
+    _requests(
+        "fetch.purgatory.purge.interval.requests",
+        ConfigType.INT,
+        "1000",
+        (
+            "How often Kafka sweeps finished waiting fetches. Tidemill removes a waiting request "
+            "the moment it finishes."
+        ),
+        unit="requests",
+        status=Status.ACCEPTED,
+    ),
+    _requests(
+        "producer.purgatory.purge.interval.requests",
+        ConfigType.INT,
+        "1000",
+        (
+            "How often Kafka sweeps finished waiting produce requests. Tidemill removes a waiting "
+            "request the moment it finishes."
+        ),
+        unit="requests",
+        status=Status.ACCEPTED,
+    ),
+    _requests(
+        "delete.records.purgatory.purge.interval.requests",
+        ConfigType.INT,
+        "1",
+        (
+            "How often Kafka sweeps finished waiting delete-records requests. Tidemill removes a "
+            "waiting request the moment it finishes."
+        ),
+        unit="requests",
+        status=Status.ACCEPTED,
+    ),
+    _requests(
+        "share.fetch.purgatory.purge.interval.requests",
+        ConfigType.INT,
+        "1000",
+        (
+            "How often Kafka sweeps finished waiting share fetches. Tidemill removes a waiting "
+            "request the moment it finishes."
+        ),
+        unit="requests",
+        status=Status.ACCEPTED,
+    ),
+)
+
+_topics = Section("Topics")
+
+TOPICS = (
+    _topics(
+        "auto.create.topics.enable",
+        ConfigType.BOOLEAN,
+        "true",
+        (
+            "Whether asking for a topic that does not exist creates it, with `num.partitions` "
+            "partitions and `default.replication.factor` replicas. Convenient while developing; "
+            "in production a misspelt name becomes a topic, so turn it off."
+        ),
+    ),
+    _topics(
+        "delete.topic.enable",
+        ConfigType.BOOLEAN,
+        "true",
+        ("Whether topics can be deleted. Off, a delete request is refused."),
+    ),
+    _topics(
+        "num.partitions",
+        ConfigType.INT,
+        "1",
+        (
+            "The partitions of a topic that is created without saying how many. More can be added "
+            "later, but keys then move between partitions."
+        ),
+        unit="partitions",
+        constraint=at_least(1),
+    ),
+    _topics(
+        "default.replication.factor",
+        ConfigType.INT,
+        "1",
+        (
+            "The replicas of a topic that is created without saying how many. Unless set it is "
+            "the number of brokers, at most 3."
+        ),
+        unit="replicas",
+    ),
+    _topics(
+        "create.topic.policy.class.name",
+        ConfigType.CLASS,
+        None,
+        ("A Java class that may veto new topics. Tidemill loads no code that a setting names."),
+        unit="class",
+        status=Status.UNSUPPORTED,
+    ),
+    _topics(
+        "alter.config.policy.class.name",
+        ConfigType.CLASS,
+        None,
+        (
+            "A Java class that may veto configuration changes. Tidemill loads no code that a "
+            "setting names."
+        ),
+        unit="class",
+        status=Status.UNSUPPORTED,
+    ),
+    _topics(
+        "config.providers",
+        ConfigType.LIST,
+        "",
+        (
+            "Java classes that fetch settings from outside. Tidemill loads no code that a setting "
+            "names and expands no `${...}`; use `TIDEMILL_*` variables for secrets."
+        ),
+        constraint=any_list(empty=True),
+        update=Update.CLUSTER_WIDE,
+        status=Status.UNSUPPORTED,
+    ),
+)
+
+_quotas_and_metrics = Section("Quotas and metrics")
+
+QUOTAS_AND_METRICS = (
+    _quotas_and_metrics(
+        "quota.window.num",
+        ConfigType.INT,
+        "11",
+        ("How many samples of traffic are kept to measure clients against their quotas."),
+        unit="samples",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "quota.window.size.seconds",
+        ConfigType.INT,
+        "1",
+        ("How long one of those samples lasts."),
+        unit="s",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "replication.quota.window.num",
+        ConfigType.INT,
+        "11",
+        ("How many samples are kept to measure replication against its throttle."),
+        unit="samples",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "replication.quota.window.size.seconds",
+        ConfigType.INT,
+        "1",
+        ("How long one of those samples lasts."),
+        unit="s",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "alter.log.dirs.replication.quota.window.num",
+        ConfigType.INT,
+        "11",
+        (
+            "How many samples are kept to measure moves between log directories against their "
+            "throttle."
+        ),
+        unit="samples",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        ConfigType.INT,
+        "1",
+        ("How long one of those samples lasts."),
+        unit="s",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "controller.quota.window.num",
+        ConfigType.INT,
+        "11",
+        (
+            "How many samples are kept to measure how fast clients create and delete topics and "
+            "partitions."
+        ),
+        unit="samples",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "controller.quota.window.size.seconds",
+        ConfigType.INT,
+        "1",
+        ("How long one of those samples lasts."),
+        unit="s",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "client.quota.callback.class",
+        ConfigType.CLASS,
+        None,
+        ("A Java class that decides on quotas. Tidemill loads no code that a setting names."),
+        unit="class",
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "metric.reporters",
+        ConfigType.LIST,
+        "org.apache.kafka.common.metrics.JmxReporter",
+        (
+            "Java classes that Kafka hands its metrics to. Tidemill loads no code that a setting "
+            "names."
+        ),
+        constraint=any_list(empty=True),
+        update=Update.CLUSTER_WIDE,
+        status=Status.UNSUPPORTED,
+        default_2_8="",
+    ),
+    _quotas_and_metrics(
+        "metrics.num.samples",
+        ConfigType.INT,
+        "2",
+        ("How many samples Kafka keeps to compute a metric."),
+        unit="samples",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "metrics.sample.window.ms",
+        ConfigType.LONG,
+        "30000",
+        ("How long Kafka collects one metric sample."),
+        unit="ms",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "metrics.recording.level",
+        ConfigType.STRING,
+        "INFO",
+        ("How detailed Kafka's metrics are: INFO, DEBUG or TRACE."),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "kafka.metrics.reporters",
+        ConfigType.LIST,
+        "",
+        (
+            "Java classes that Kafka hands its older metrics to. Tidemill loads no code that a "
+            "setting names."
+        ),
+        constraint=any_list(empty=True),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "kafka.metrics.polling.interval.secs",
+        ConfigType.INT,
+        "10",
+        ("How often Kafka's older metric reporters run."),
+        unit="s",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+    _quotas_and_metrics(
+        "telemetry.max.bytes",
+        ConfigType.INT,
+        "1048576",
+        ("The largest telemetry push that is accepted from a client."),
+        unit="bytes",
+        constraint=at_least(1),
+        status=Status.UNSUPPORTED,
+    ),
+)
