@@ -1,0 +1,124 @@
+"""Turns figures into ratios: Tidemill's over Kafka's, median and spread, beside the bar."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+Figures = dict[str, dict[str, list[float]]]
+
+# (pattern of the figure's name, bar as a ratio, whether larger is better)
+BARS: list[tuple[str, float, bool]] = [
+    (r"produce .*MB/s", 1.0, True),
+    (r"produce .*user s/GB", 1 / 3, False),
+    (r"fetch .*MB/s", 1.0, True),
+    (r"fetch .*user s/GB", 0.6, False),
+    (r"round trip p50", 1.0, False),
+    (r"round trip p99,", 0.8, False),
+    (r"round trip p99\.9", 0.5, False),
+    (r"start to first ack", 0.25, False),
+    (r"idle memory", 0.3, False),
+    (r"sweep .*MB/s", 1.0, True),
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report."""
+
+    part: str
+    name: str
+    ours: float
+    theirs: float
+    ratio: float
+    low: float
+    high: float
+    bar: str
+    met: str
+
+
+def bar_for(name: str) -> tuple[float, bool] | None:
+    for pattern, bar, larger_is_better in BARS:
+        if re.match(pattern, name):
+            return bar, larger_is_better
+    return None
+
+
+def row(part: str, name: str, ours: list[float], theirs: list[float]) -> Row:
+    ratios = [
+        mine / other if other else float("inf") for mine, other in zip(ours, theirs, strict=True)
+    ]
+    middle = median(ratios)
+    bar = bar_for(name)
+    if bar is None:
+        shown, met = "", ""
+    else:
+        limit, larger_is_better = bar
+        shown = f"{'≥' if larger_is_better else '≤'} {limit:.2f}"
+        met = "yes" if (middle >= limit if larger_is_better else middle <= limit) else "NO"
+    return Row(
+        part, name, median(ours), median(theirs), middle, min(ratios), max(ratios), shown, met
+    )
+
+
+class Report:
+    """The figures of one run, as text and as a plot."""
+
+    def __init__(self, figures: dict[str, Figures]) -> None:
+        self.figures = figures
+        self.rows = [
+            row(part, name, by_system["tidemill"], by_system["kafka"])
+            for part, of_part in figures.items()
+            for name, by_system in of_part.items()
+            if "kafka" in by_system
+        ]
+
+    def text(self) -> str:
+        lines = [
+            f"{'part':8} {'what':42} {'tidemill':>10} {'kafka':>10} {'ratio':>7} "
+            f"{'spread':>15} {'bar':>7} met"
+        ]
+        for each in self.rows:
+            lines.append(
+                f"{each.part:8} {each.name:42} {each.ours:10.4g} {each.theirs:10.4g} "
+                f"{each.ratio:7.2f} {each.low:7.2f}-{each.high:<7.2f} {each.bar:>7} {each.met}"
+            )
+        for name, by_system in self.figures.get("command", {}).items():
+            lines.append(f"{'command':8} {name:42} {by_system['tidemill'][0]:10.3g}")
+        return "\n".join(lines)
+
+    def plot(self, path: Path) -> None:
+        """Two panels: the ratios as bars, the partition sweep as lines."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        figure, (left, right) = plt.subplots(1, 2, figsize=(15, 8), width_ratios=[3, 2])
+        shown = [each for each in self.rows if not each.name.startswith("sweep")]
+        names = [f"{each.name} ({each.part})" for each in shown]
+        left.barh(names, [each.ratio for each in shown], color="#1f5f8b")
+        left.axvline(1.0, color="#999", linewidth=1)
+        left.invert_yaxis()
+        left.set_xlabel("Tidemill / Apache Kafka 4.3.1")
+        for system in ("tidemill", "kafka"):
+            points = sorted(
+                (int(name.split()[1]), median(by_system[system]))
+                for name, by_system in self.figures.get("sweep", {}).items()
+                if name.endswith("MB/s") and system in by_system
+            )
+            right.plot(
+                [partitions for partitions, _ in points],
+                [rate for _, rate in points],
+                marker="o",
+                label=system,
+            )
+        right.set_xscale("log")
+        right.set_xlabel("partitions")
+        right.set_ylabel("produce MB/s, 1,024 B records")
+        right.legend()
+        figure.tight_layout()
+        figure.savefig(path, dpi=110)
+        plt.close(figure)

@@ -1,0 +1,132 @@
+"""A real broker in a process of its own, for tests that kill brokers and for benchmarks.
+
+with BrokerProcess(data_dir) as broker:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    broker.kill()        # SIGKILL, as a crash would
+    broker.start()       # the same data directory and port again
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+STOP_TIMEOUT_S = 60
+
+
+# Below the range from which systems take ports for outgoing connections: a client that keeps
+# trying to reach a broker that was killed must not get the broker's own port for its end.
+_PORTS = range(20_000, 32_000)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on right now."""
+    chance = random.SystemRandom()
+    for _ in range(1_000):
+        port = chance.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no free port in {_PORTS}")
+
+
+class BrokerProcess:
+    """`tidemill up` on a free port of 127.0.0.1; ended by its own id, its data left in place."""
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data_dir = Path(data_dir)
+        self.settings = dict(settings or {})
+        self.port = port if port is not None else free_port()
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the broker was not started")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        """Where the broker's stderr goes: beside the data directory, not inside it."""
+        return self.data_dir.with_name(self.data_dir.name + ".stderr")
+
+    def start(self) -> Self:
+        """Start the process and return once it says that it accepts connections."""
+        command = [sys.executable, "-m", "tidemill.cli.main", "up"]
+        command += ["--port", str(self.port), "--data-dir", str(self.data_dir)]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        with self.log_path.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
+            )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ready on"):
+                return self
+        code = self._process.wait()
+        raise RuntimeError(
+            f"the broker ended with {code} before it was ready: {self.log_path.read_text()[-2000:]}"
+        )
+
+    def stop(self) -> int:
+        """Stop cleanly with SIGTERM and return the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL: the process gets no chance to flush or to say goodbye."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            return process.wait(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

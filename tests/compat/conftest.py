@@ -1,0 +1,16 @@
+"""One real broker process for all compatibility tests of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tidemill.testing.process import BrokerProcess
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data_dir = tmp_path_factory.mktemp("compat") / "data"
+    with BrokerProcess(data_dir, {"num.partitions": "4"}) as process:
+        yield process

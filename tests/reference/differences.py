@@ -1,0 +1,73 @@
+"""Every intended difference from Apache Kafka 4.3.1; `docs/differences.md` tells users why.
+
+A line names the API, the case ("*" for all), a pattern for the path of the field, and the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Difference(NamedTuple):
+    """One field of one answer that is meant to differ."""
+
+    api: str
+    case: str
+    path: str
+    reason: str
+
+
+OUR_KEYS = frozenset({"flush.policy", "record.validation"})
+"""Topic settings that Kafka does not have."""
+
+SETTINGS_LEFT_OUT = OUR_KEYS | {"min.insync.replicas"}
+"""Not compared: ours, and the one that Kafka writes into the cluster's defaults at formatting."""
+
+_OWN_WORDS = "the same error in our own words"
+
+INTENDED: list[Difference] = [
+    Difference(
+        "FETCH",
+        "limit between batches",
+        r"responses\[0\]\.partitions\[0\]\.records",
+        "Kafka cuts the last batch at the limit and clients drop the piece; we send whole batches",
+    ),
+    Difference(
+        "PRODUCE",
+        "unknown codec",
+        r".*\.(error_code|log_start_offset)",
+        "Kafka fails with UNKNOWN_SERVER_ERROR; we say UNSUPPORTED_COMPRESSION_TYPE",
+    ),
+    Difference(
+        "INCREMENTAL_ALTER_CONFIGS",
+        "unknown operation",
+        r".*\.error_(code|message)",
+        "Kafka fails with UNKNOWN_SERVER_ERROR; we say INVALID_REQUEST and which operation it was",
+    ),
+    Difference(
+        "INCREMENTAL_ALTER_CONFIGS",
+        "unknown broker key",
+        r".*\.error_(code|message)",
+        "Kafka keeps a setting that nothing reads; we refuse it, since it is a typing error",
+    ),
+    Difference(
+        "DESCRIBE_CONFIGS",
+        "the default broker",
+        r"results\[0\]\.configs",
+        "Kafka writes min.insync.replicas into the cluster's defaults when it formats its storage",
+    ),
+    Difference("DESCRIBE_CONFIGS", "unknown kind", r".*\.error_message", _OWN_WORDS),
+    Difference("DESCRIBE_CLUSTER", "controllers", "error_message", _OWN_WORDS),
+    Difference("FIND_COORDINATOR", "unknown type", r"(.*\.)?error_message", _OWN_WORDS),
+    Difference("DESCRIBE_PRODUCERS", "no such topic", r".*\.error_message", _OWN_WORDS),
+    Difference("DESCRIBE_PRODUCERS", "bad name", r".*\.error_message", _OWN_WORDS),
+]
+
+
+def is_intended(api: str, version: int, case: str, path: str) -> bool:
+    """Whether the table has a line for this field."""
+    return any(
+        line.api == api and line.case in ("*", case) and re.fullmatch(line.path, path) is not None
+        for line in INTENDED
+    )
