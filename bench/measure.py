@@ -46,6 +46,19 @@ def start_up(system: System) -> Iterator[Figure]:
     yield "idle memory, MB", resident_bytes(system.pid) / MB
 
 
+def warm_up(system: System, *, total_bytes: int) -> None:
+    """The same kinds of load, unmeasured: a Java broker is slow until it has compiled itself."""
+    for acks in ("1", "all"):
+        topic, count = f"warm-{acks}", total_bytes // 200
+        run_load("create", bootstrap=system.bootstrap, topic=topic, partitions=1)
+        load = {"topic": topic, "count": count, "size": 200, "acks": acks, "partitions": 1}
+        run_load("produce", bootstrap=system.bootstrap, **load)
+        run_load("fetch", bootstrap=system.bootstrap, topic=topic, count=count, partitions=1)
+    load = {"topic": "warm-1", "count": 5_000, "size": 100, "acks": "1"}
+    run_load("round-trip", bootstrap=system.bootstrap, **load)
+    wait_until_quiet(system.pid)
+
+
 def produce_and_fetch(system: System, *, size: int, total_bytes: int) -> Iterator[Figure]:
     """Throughput and broker CPU of produce (acks 1 and all) and of fetch, at one value size."""
     count = total_bytes // size

@@ -22,11 +22,12 @@ OUT = Path(__file__).parent / "out"
 Figures = dict[str, dict[str, list[float]]]
 
 
-def one_round(mode: str, system: System, *, scale: float) -> Iterator[measure.Figure]:
+def one_round(system: System, *, scale: float) -> Iterator[measure.Figure]:
     """All loads on one system that is started for it and stopped afterwards."""
     total_bytes = int(1e9 * scale)
     try:
         yield from measure.start_up(system)
+        measure.warm_up(system, total_bytes=total_bytes // 5)
         yield from measure.round_trips(system, count=int(20_000 * scale))
         for size in (100, 1000):
             share = total_bytes // 4 if size == 100 else total_bytes
@@ -57,7 +58,7 @@ def collect(parts: list[str], rounds: int, scale: float) -> dict[str, Figures]:
                 source = (
                     sweep_round(system, scale=scale)
                     if part == "sweep"
-                    else one_round(part, system, scale=scale)
+                    else one_round(system, scale=scale)
                 )
                 for name, value in source:
                     figures[name][system.name].append(value)

@@ -135,7 +135,7 @@ def test_no_leftover_markers() -> None:
 def test_every_handler_file_states_its_contract() -> None:
     """A handler file's docstring names the API versions it serves: `ls` is the protocol's index."""
     for path in python_files(SOURCE / "broker" / "handlers"):
-        if path.name == "__init__.py":
+        if "@handles(" not in path.read_text():
             continue
         docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert re.search(r"\bv?\d+-\d+|\bv\d+", docstring), f"{path.name}: name its versions"

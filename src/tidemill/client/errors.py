@@ -1,0 +1,127 @@
+"""What a client raises: a protocol error code, a sentence, and a hint about what to do next.
+
+Everything here is an `ApiError`, so `error.code` and `error.retriable` always exist; `error.hint`
+is the advice that the command line prints under the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemill.errors import ApiError, ErrorCode, TidemillError
+
+_HINTS: Mapping[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the topic's name with `tidemill topic list`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or delete the topic first",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (
+        "a topic's name has 1 to 249 letters, digits, dots, underscores and dashes"
+    ),
+    ErrorCode.INVALID_REPLICATION_FACTOR: "ask for at most as many replicas as there are brokers",
+    ErrorCode.INVALID_PARTITIONS: "the number of partitions is at least 1 and can only grow",
+    ErrorCode.MESSAGE_TOO_LARGE: (
+        "raise `max.message.bytes` of the topic and `max.request.size` of the producer, "
+        "or send smaller records"
+    ),
+    ErrorCode.RECORD_LIST_TOO_LARGE: "lower `batch.size`, or raise `segment.bytes` of the topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: (
+        "fewer replicas are in sync than `min.insync.replicas` asks for: start the missing brokers"
+    ),
+    ErrorCode.OFFSET_OUT_OF_RANGE: (
+        "the records were deleted or never written: seek elsewhere, or set `auto.offset.reset`"
+    ),
+    ErrorCode.REQUEST_TIMED_OUT: "the broker is slow or stuck; `request.timeout.ms` is the limit",
+    ErrorCode.NETWORK_EXCEPTION: "is a broker running? try `tidemill up`",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for an ACL on this topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for an ACL on the cluster",
+    ErrorCode.TOPIC_DELETION_DISABLED: "set `delete.topic.enable=true` on the brokers",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker is too old or too new for this request",
+    ErrorCode.INVALID_TIMESTAMP: "see `message.timestamp.before.max.ms` and `...after.max.ms`",
+    ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
+    ErrorCode.CORRUPT_MESSAGE: "the bytes changed on their way; sending again usually helps",
+}
+
+
+class ClientError(ApiError):
+    """A request, a record or a partition failed; `hint` says what one can do about it."""
+
+    def __init__(
+        self, code: ErrorCode, message: str | None = None, *, hint: str | None = None
+    ) -> None:
+        super().__init__(code, message)
+        self.hint = hint if hint is not None else _HINTS.get(code)
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class UnreachableError(ClientError):
+    """No connection to a broker could be made, or the one there was broke."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, message, hint=hint)
+
+    def __str__(self) -> str:
+        return _plain(self)
+
+
+class RequestTimeoutError(ClientError):
+    """No answer came in time; whether the request took effect is not known."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message, hint=hint)
+
+    def __str__(self) -> str:
+        return _plain(self)
+
+
+class UnsupportedError(ClientError):
+    """The broker offers no version of this request that we speak."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+class BufferFullError(ClientError):
+    """`send_soon` found the producer's memory taken; wait for room, or use `send`."""
+
+    def __init__(self, needed_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{needed_bytes} more bytes do not fit into buffer.memory={limit_bytes}",
+            hint="`await producer.wait_for_room()` before the next record, or `await send(...)`",
+        )
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+class OffsetResetError(ClientError):
+    """A position is outside the log and `auto.offset.reset` says to report it."""
+
+
+class LogTruncatedError(ClientError):
+    """Records that were read already are gone from the log: an unclean election cut it."""
+
+
+class SettingsError(TidemillError, ValueError):
+    """A setting is unknown or has a value that cannot be; the message says what to write."""
+
+
+class ClosedError(TidemillError, RuntimeError):
+    """The client was closed, or never started; use it inside `async with`."""
+
+
+def _plain(error: ClientError) -> str:
+    """The message and the hint; the code's name would add nothing for whoever reads it."""
+    return f"{error.message}; {error.hint}" if error.hint else str(error.message)
+
+
+def from_code(code: int, message: str | None = None, *, hint: str | None = None) -> ClientError:
+    """The error for a code as it came over the wire; a code nobody knows is a server error."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, message or f"error code {code}")
+    return ClientError(known, message, hint=hint)

@@ -1,0 +1,160 @@
+"""Where a consumer stands in each partition: a state machine without I/O.
+
+Two offsets matter: `position` is the next one to hand out, `fetch_offset` the next one to ask for;
+between them lie the batches that were fetched ahead. `generation` counts seeks: what was asked
+before a seek is recognised by it and thrown away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tidemill.client.admin_types import OffsetSpec
+from tidemill.client.consumer_types import ConsumerRecord
+from tidemill.client.errors import ClientError
+from tidemill.client.fetched import FetchedBatch
+from tidemill.types import TopicPartition
+
+
+class PartitionState:
+    """One assigned partition."""
+
+    __slots__ = (
+        "backing_off",
+        "batches",
+        "buffered_bytes",
+        "checked_epoch",
+        "error",
+        "fetch_epoch",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "in_flight",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "paused",
+        "position",
+        "read_from",
+        "records",
+        "reset_to",
+        "stalled",
+        "suspect",
+        "taken",
+        "validating",
+    )
+
+    def __init__(self, partition: TopicPartition, reset_to: OffsetSpec | None) -> None:
+        self.partition = partition
+        self.position: int | None = None
+        self.fetch_offset = -1
+        self.fetch_epoch = -1
+        self.checked_epoch = -1
+        self.generation = 0
+        self.reset_to = reset_to
+        self.validating = False
+        self.paused = False
+        self.backing_off = False
+        self.stalled = False
+        self.suspect = False
+        self.in_flight = False
+        self.error: ClientError | None = None
+        self.read_from: int | None = None
+        self.high_watermark: int | None = None
+        self.last_stable_offset: int | None = None
+        self.log_start_offset: int | None = None
+        self.batches: deque[FetchedBatch] = deque()
+        self.buffered_bytes = 0
+        self.records: list[ConsumerRecord] | None = None
+        self.taken = 0
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def seek(self, offset: int, epoch: int = -1) -> None:
+        """Go to an offset; whatever was fetched or asked before is void."""
+        self._let_go()
+        self.position = self.fetch_offset = offset
+        self.fetch_epoch = epoch
+        self.reset_to = None
+
+    def seek_to(self, spec: OffsetSpec) -> None:
+        """Go to the beginning or the end, wherever that will be found to be."""
+        self._let_go()
+        self.position = None
+        self.reset_to = spec
+
+    def _let_go(self) -> None:
+        self.generation += 1
+        self.batches.clear()
+        self.buffered_bytes = 0
+        self.records = None
+        self.taken = 0
+        self.validating = self.stalled = self.suspect = False
+        self.error = None
+        self.read_from = None
+
+    def refetch(self) -> None:
+        """Throw away what was fetched ahead and ask again from the position."""
+        position = self.position
+        self._let_go()
+        if position is not None:
+            self.fetch_offset = position
+
+    # --- fetching --------------------------------------------------------------------------------
+
+    def can_fetch(self, ahead_bytes: int) -> bool:
+        """Whether to ask for more, having at most `ahead_bytes` in stock."""
+        return (
+            self.position is not None
+            and not self.paused
+            and not self.in_flight
+            and not self.validating
+            and not self.backing_off
+            and not self.stalled
+            and self.error is None
+            and self.buffered_bytes < ahead_bytes
+        )
+
+    def add(self, batches: list[FetchedBatch]) -> int:
+        """Stock fetched batches; returns their bytes."""
+        added = 0
+        for batch in batches:
+            # A broker may send what we have already: the batch around the offset we asked for.
+            if batch.header.next_offset <= self.fetch_offset:
+                continue
+            self.batches.append(batch)
+            added += len(batch.data)
+            self.fetch_offset = batch.header.next_offset
+            self.fetch_epoch = max(self.fetch_epoch, batch.header.partition_leader_epoch)
+        self.buffered_bytes += added
+        return added
+
+    def drop_first(self) -> None:
+        """The first batch was handed out, or skipped."""
+        batch = self.batches.popleft()
+        self.buffered_bytes -= len(batch.data)
+        self.position = batch.header.next_offset
+        self.records = None
+        self.taken = 0
+        if not self.batches:
+            self.stalled = False
+
+    def cut_at(self, end_offset: int) -> bool:
+        """The log now ends at `end_offset` for our epoch; True if we had read beyond it."""
+        assert self.position is not None
+        read_beyond = self.position > end_offset
+        while self.batches and self.batches[-1].header.next_offset > end_offset:
+            self.buffered_bytes -= len(self.batches.pop().data)
+        if not self.batches:
+            self.records = None
+            self.taken = 0
+        self.fetch_offset = min(self.fetch_offset, max(end_offset, 0))
+        self.generation += 1
+        return read_beyond
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the position and the end, as of the last answer."""
+        if self.position is None or self.high_watermark is None:
+            return None
+        return max(self.high_watermark - self.position, 0)

@@ -1,0 +1,153 @@
+"""The numbering of an idempotent producer's batches, as a state machine (rules G1 to G3)."""
+
+from __future__ import annotations
+
+from tidemill.client.accumulator import PartitionQueue
+from tidemill.client.batches import NO_SEQUENCE, Batch
+from tidemill.client.sequences import EPOCH_MAX, Identity, Sequences, after
+from tidemill.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def batch(order: int, count: int = 10) -> Batch:
+    made = Batch(TP, 0, (order,))
+    made.record_count = count
+    return made
+
+
+def identity(epoch: int = 0) -> Identity:
+    known = Identity()
+    known.assign(7, epoch)
+    return known
+
+
+def started(acknowledged: int = 10) -> tuple[Sequences, Identity]:
+    """A partition whose first batch arrived."""
+    sequences, known = Sequences(), identity()
+    assert sequences.prepare(known, [])
+    first = batch(0, acknowledged)
+    sequences.sent(first)
+    sequences.returned(first)
+    sequences.acknowledged(first)
+    return sequences, known
+
+
+def test_numbers_follow_each_other_and_wrap() -> None:
+    assert after(2**31 - 3, 5) == 2
+    sequences, _ = started()
+    first, second = batch(1), batch(2)
+    sequences.sent(first)
+    sequences.sent(second)
+    assert (first.base_sequence, second.base_sequence) == (10, 20)
+
+
+def test_the_first_batch_goes_alone() -> None:
+    """Rule G3: without state a leader accepts any sequence, so nothing may overtake the first."""
+    sequences, known = Sequences(), identity()
+    assert sequences.prepare(known, [])
+    sequences.sent(batch(1))
+    assert not sequences.may_send(batch(2))
+
+
+def test_at_most_five_batches_are_under_way() -> None:
+    """Rule G1: a leader remembers five batches, so a sixth could not be recognised."""
+    sequences, _ = started()
+    for order in range(1, 6):
+        assert sequences.may_send(batch(order))
+        sequences.sent(batch(order))
+    assert not sequences.may_send(batch(9))
+
+
+def test_a_repeated_batch_waits_for_those_before_it() -> None:
+    sequences, _ = started()
+    first, second = batch(1), batch(2)
+    sequences.sent(first)
+    sequences.sent(second)
+    sequences.returned(second)
+    assert not sequences.may_send(second)
+    sequences.returned(first)
+    sequences.acknowledged(first)
+    assert sequences.may_send(second)
+
+
+def test_out_of_order_behind_a_failed_batch_is_no_reason_to_restart() -> None:
+    sequences, known = started()
+    first, second = batch(1), batch(2)
+    sequences.sent(first)
+    sequences.sent(second)
+    sequences.returned(first)
+    sequences.returned(second)
+    sequences.out_of_order(second, [first])
+    assert sequences.prepare(known, [])
+    assert (known.epoch, second.base_sequence) == (0, 20)
+
+
+def test_out_of_order_of_the_next_batch_starts_a_new_epoch() -> None:
+    sequences, known = started()
+    first = batch(1)
+    sequences.sent(first)
+    sequences.returned(first)
+    sequences.out_of_order(first, [])
+    assert sequences.may_send(first)
+    assert sequences.prepare(known, [first])
+    assert (sequences.epoch, known.epoch, first.base_sequence) == (1, 1, NO_SEQUENCE)
+    sequences.sent(first)
+    assert first.base_sequence == 0
+
+
+def test_a_restart_waits_for_what_is_under_way() -> None:
+    sequences, _ = started()
+    sequences.sent(batch(1))
+    sequences.forgotten()
+    assert not sequences.may_send(batch(2))
+
+
+def test_a_partition_adopts_an_epoch_that_another_one_bumped() -> None:
+    sequences, known = started()
+    known.bump()
+    sequences.forgotten()
+    assert sequences.prepare(known, [])
+    assert (sequences.epoch, known.epoch) == (1, 1)
+
+
+def test_used_up_epochs_ask_for_a_new_id() -> None:
+    sequences, known = Sequences(), identity(EPOCH_MAX)
+    assert sequences.prepare(known, [])
+    sequences.forgotten()
+    assert not sequences.prepare(known, [])
+    known.assign(8, 0)
+    assert sequences.prepare(known, [])
+    assert (sequences.producer_id, sequences.epoch) == (8, 0)
+
+
+def test_a_refused_last_batch_gives_its_numbers_back() -> None:
+    sequences, known = started()
+    refused = batch(1)
+    sequences.sent(refused)
+    sequences.returned(refused)
+    sequences.gave_up(refused)
+    following = batch(2)
+    assert sequences.prepare(known, [])
+    sequences.sent(following)
+    assert (known.epoch, following.base_sequence) == (0, 10)
+
+
+def test_giving_up_what_may_be_written_starts_a_new_epoch() -> None:
+    sequences, known = started()
+    lost = batch(1)
+    lost.maybe_written = True
+    sequences.sent(lost)
+    sequences.returned(lost)
+    sequences.gave_up(lost)
+    assert sequences.prepare(known, [])
+    assert known.epoch == 1
+
+
+def test_batches_return_to_their_places() -> None:
+    queue = PartitionQueue(TP)
+    first, second, third, fourth = (batch(order) for order in range(4))
+    queue.batches.extend([second, fourth])
+    queue.put_back(third)
+    queue.put_back(first)
+    assert list(queue.batches) == [first, second, third, fourth]
