@@ -1,0 +1,12 @@
+"""The one elected brain: it places replicas, changes topics and settings, and tells everyone.
+
+Decisions are pure functions of an image (`topics.py`, `settings.py`, `placement.py`): they return
+what to write and what to answer. `controller.py` makes them durable, one after the other, each
+conditional on the controller's epoch, and publishes the next image. `tree.py` knows the paths and
+JSON values in the store, `loading.py` reads them back, `registration.py` enters brokers. It may
+import `replication` and what lies below. Start at `controller.Controller`.
+"""
+
+from tidemill.controller.controller import Controller
+
+__all__ = ["Controller"]

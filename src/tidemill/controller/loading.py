@@ -1,0 +1,86 @@
+"""From the store's tree to an image: how a controller learns the cluster when it takes over.
+
+Pure: it is given the nodes, as `Store.tree` returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from tidemill.controller import tree
+from tidemill.image import ClusterImage, TopicImage, with_topics
+from tidemill.store.base import Node
+from tidemill.types import BrokerId, ControllerEpoch
+
+
+def load_image(nodes: Mapping[str, Node]) -> ClusterImage:
+    """The cluster as these nodes describe it."""
+    image = ClusterImage(
+        cluster_id=str(_load(nodes, tree.CLUSTER_ID).get("id", "")),
+        controller_id=BrokerId(int(_load(nodes, tree.CONTROLLER).get("brokerid", -1))),
+        controller_epoch=read_controller_epoch(nodes.get(tree.CONTROLLER_EPOCH)),
+        brokers=MappingProxyType(
+            {
+                BrokerId(int(name)): tree.read_broker(int(name), node)
+                for name, node in _children(nodes, tree.BROKER_IDS)
+            }
+        ),
+        broker_configs=MappingProxyType(
+            {
+                BrokerId(int(name)): tree.read_config(node.value)
+                for name, node in _children(nodes, tree.BROKER_CONFIGS)
+                if name != tree.DEFAULT_ENTITY
+            }
+        ),
+    )
+    default = nodes.get(tree.broker_config_path(None))
+    if default is not None:
+        image = replace(image, default_broker_config=tree.read_config(default.value))
+    topics = [_read_topic(nodes, name, node) for name, node in _children(nodes, tree.TOPICS)]
+    return with_topics(image, topics)
+
+
+def read_controller_epoch(node: Node | None) -> ControllerEpoch:
+    """The epoch that a node says, 0 before the first election."""
+    return ControllerEpoch(int(node.value) if node is not None and node.value else 0)
+
+
+def _read_topic(nodes: Mapping[str, Node], name: str, node: Node) -> TopicImage:
+    value = tree.load(node.value)
+    adding = value.get("adding_replicas", {})
+    removing = value.get("removing_replicas", {})
+    assigned = sorted((int(index), replicas) for index, replicas in value["partitions"].items())
+    configs = nodes.get(tree.topic_config_path(name))
+    return TopicImage(
+        name=name,
+        topic_id=tree.uuid_from_text(value["topic_id"]),
+        partitions=tuple(
+            tree.read_partition(
+                index,
+                replicas,
+                adding.get(str(index), ()),
+                removing.get(str(index), ()),
+                nodes.get(tree.state_path(name, index)),
+            )
+            for index, replicas in assigned
+        ),
+        configs={} if configs is None else tree.read_config(configs.value),
+    )
+
+
+def _load(nodes: Mapping[str, Node], path: str) -> dict[str, Any]:
+    node = nodes.get(path)
+    return {} if node is None else tree.load(node.value)
+
+
+def _children(nodes: Mapping[str, Node], path: str) -> list[tuple[str, Node]]:
+    prefix = path + "/"
+    start = len(prefix)
+    return [
+        (name[start:], node)
+        for name, node in nodes.items()
+        if name.startswith(prefix) and "/" not in name[start:]
+    ]

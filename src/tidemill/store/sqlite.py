@@ -1,0 +1,511 @@
+"""The embedded store: all brokers of one machine share one SQLite file.
+
+* Reads of single nodes run on the loop (microseconds, never blocked by writers). Writes and bulk
+  reads run in an executor, one after the other, in the order in which they were asked for.
+* A session is a lease in the file plus a lock on a file of its own. The loop renews the lease, so a
+  stuck loop loses its session like a dead process. The lock vanishes with its process, so others
+  notice a death at their next sweep, and a stopped process when its lease runs out. Whoever notices
+  first deletes the session and its ephemeral nodes in one commit.
+* Watches look every 20 ms whether anybody has committed (a few microseconds) and are poked by a
+  datagram in between.
+
+One machine is one point of failure: for more, use an ensemble. Start at `SqliteStore`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidemill.clock import Clock
+from tidemill.executor import Executor, Then
+from tidemill.store.base import (
+    ANY_VERSION,
+    BadArguments,
+    Create,
+    Delete,
+    Event,
+    Node,
+    NoNode,
+    Op,
+    OpResult,
+    Put,
+    SessionExpired,
+    Stat,
+    StoreUnavailable,
+    call_watcher,
+    check_path,
+    watches,
+)
+from tidemill.store.sql import SessionRow, StoreFile
+
+T = TypeVar("T")
+
+POLL_MS = 20
+SWEEP_MS = 100
+QUEUED_WRITES_MAX = 10_000
+SESSION_TIMEOUT_MS_MIN = 100
+
+
+class SqliteStore:
+    """A store over the file at `path`, which is made when it does not exist."""
+
+    def __init__(self, path: str | Path, clock: Clock, executor: Executor) -> None:
+        self._path = str(path)
+        self._clock = clock
+        self._executor = executor
+        self._reader: StoreFile | None = None
+        self._writer: StoreFile | None = None
+        self._queue: deque[tuple[Callable[[], Any], Then[Any]]] = deque()
+        self._working = False
+        self._session: _Session | None = None
+        self._session_lost = False
+        self._lost_callbacks: list[Callable[[], None]] = []
+        self._watches: list[_SqliteWatch] = []
+        self._seen = 0
+        self._data_version = -1
+        self._behind = False
+        self._others: list[SessionRow] = []
+        self._expiring: set[int] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._poker: socket.socket | None = None
+
+    # Life
+
+    async def open(self, *, session_timeout_ms: int | None) -> None:
+        if session_timeout_ms is not None and session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
+            raise BadArguments(f"a session timeout is at least {SESSION_TIMEOUT_MS_MIN} ms")
+        if self._writer is None:
+            await self._in_executor(self._connect)
+            self._poker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._poker.setblocking(False)
+        assert self._reader is not None
+        if session_timeout_ms is not None:
+            timeout_ms = session_timeout_ms
+            self._session = await self._in_executor(lambda: self._open_session(timeout_ms))
+            self._session_lost = False
+            self._listen(self._session)
+            self._every("renew", timeout_ms // 3, self._renew)
+        self._data_version = self._reader.data_version()
+        self._seen = self._reader.latest()
+        self._every("poll", POLL_MS, self._poll)
+        self._every("sweep", SWEEP_MS, self._sweep)
+
+    def _connect(self) -> None:
+        # The store will hold secrets: nobody but the owner may read it.
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        writer = StoreFile(self._path)
+        try:
+            self._reader = StoreFile(self._path)
+        except BaseException:
+            writer.close()
+            raise
+        self._writer = writer
+        for row in writer.sessions():
+            if _is_over(self._path, row, self._clock.monotonic_ms()):
+                self._expire(row)
+
+    def _open_session(self, timeout_ms: int) -> _Session:
+        assert self._writer is not None
+        session = _Session(self._path, timeout_ms)
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        try:
+            self._writer.open_session(timeout_ms, deadline_ms, _boot_id(), session.begin)
+        except BaseException:
+            session.end()
+            raise
+        return session
+
+    async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._watches.clear()
+        if self._reader is None:
+            return
+        self._reader.close()
+        self._reader = None
+        await self._in_executor(self._disconnect)
+        self._poke()
+        if self._poker is not None:
+            self._poker.close()
+            self._poker = None
+        self._stop_listening()
+        if self._session is not None:
+            self._session.end()
+            self._session = None
+
+    def _disconnect(self) -> None:
+        writer = self._open_writer()
+        self._writer = None
+        try:
+            if self._session is not None:
+                writer.expire(self._session.session_id)
+        finally:
+            writer.close()
+
+    @property
+    def session_id(self) -> int:
+        return 0 if self._session is None else self._session.session_id
+
+    def on_session_lost(self, callback: Callable[[], None]) -> None:
+        self._lost_callbacks.append(callback)
+
+    # Reads
+
+    async def get(self, path: str) -> Node:
+        node = self._read(path)
+        if node is None:
+            raise NoNode(f"no node {path}")
+        return node
+
+    async def exists(self, path: str) -> Stat | None:
+        node = self._read(path)
+        return None if node is None else node.stat
+
+    async def children(self, path: str) -> list[str]:
+        await self.get(path)
+        assert self._reader is not None
+        return self._reader.children(path)
+
+    async def tree(self, path: str) -> dict[str, Node]:
+        check_path(path)
+        return await self._in_executor(lambda: self._open_writer().tree(path))
+
+    def _read(self, path: str) -> Node | None:
+        check_path(path)
+        if self._reader is None:
+            raise StoreUnavailable("the store is closed")
+        return self._reader.read(path)
+
+    # Writes
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> OpResult:
+        return (await self.multi([Create(path, value, ephemeral, sequence)]))[0]
+
+    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = (await self.multi([Put(path, value, version)]))[0].stat
+        assert stat is not None
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi([Delete(path, version)])
+
+    async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        if self._session_lost:
+            raise SessionExpired("the session has expired")
+        session_id = self.session_id
+        try:
+            results = await self._in_executor(lambda: self._open_writer().commit(session_id, ops))
+        except SessionExpired:
+            # Without a session the request itself is at fault; with one, the session is over.
+            if session_id and session_id == self.session_id:
+                self._lose_session()
+            raise
+        self._poke()
+        self._poll_soon()
+        return results
+
+    def _open_writer(self) -> StoreFile:
+        if self._writer is None:
+            raise StoreUnavailable("the store is closed")
+        return self._writer
+
+    async def _in_executor(self, work: Callable[[], T]) -> T:
+        """Run work on the writing connection, in turn.
+
+        The work goes on if the caller is cancelled: it may be half way to the disk.
+        """
+        if len(self._queue) >= QUEUED_WRITES_MAX:
+            raise StoreUnavailable(f"{QUEUED_WRITES_MAX} requests already wait for the store")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def then(result: Any, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+        self._submit(work, then)
+        return await done
+
+    def _submit(self, work: Callable[[], T], then: Then[T]) -> None:
+        self._queue.append((work, then))
+        if not self._working:
+            self._work_next()
+
+    def _work_next(self) -> None:
+        self._working = bool(self._queue)
+        if not self._queue:
+            return
+        work, then = self._queue.popleft()
+
+        def finished(result: Any, error: BaseException | None) -> None:
+            self._work_next()
+            then(result, error)
+
+        self._executor.submit(work, finished)
+
+    # Sessions
+
+    def _renew(self) -> None:
+        session = self._session
+        if session is None or self._session_lost:
+            return
+        deadline_ms = self._clock.monotonic_ms() + session.timeout_ms
+        seen = self._seen
+
+        def renewed(result: bool | None, error: BaseException | None) -> None:
+            # A store that cannot write now is asked again at the next interval.
+            if error is None and not result:
+                self._lose_session()
+
+        self._submit(
+            lambda: self._open_writer().renew(session.session_id, deadline_ms, seen), renewed
+        )
+
+    def _sweep(self) -> None:
+        """Look for sessions that are over: ours, and those of the dead and the stopped."""
+        if self._reader is None:
+            return
+        rows = self._reader.sessions()
+        if self._session is not None and self.session_id not in {row.session_id for row in rows}:
+            self._lose_session()
+        self._others = [row for row in rows if row.session_id != self.session_id]
+        now_ms = self._clock.monotonic_ms()
+        for row in self._others:
+            if row.session_id not in self._expiring and _is_over(self._path, row, now_ms):
+                self._expiring.add(row.session_id)
+                self._submit(partial(self._expire, row), partial(self._expired, row))
+
+    def _expire(self, row: SessionRow) -> bool:
+        expired = self._open_writer().expire(row.session_id, row.deadline_ms)
+        if expired:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_lock_path(self._path, row.session_id))
+        return expired
+
+    def _expired(self, row: SessionRow, result: bool | None, error: BaseException | None) -> None:
+        self._expiring.discard(row.session_id)
+        if result:
+            self._poke()
+            self._poll_soon()
+
+    def _lose_session(self) -> None:
+        if self._session_lost:
+            return
+        self._session_lost = True
+        self._stop_listening()
+        if self._session is not None:
+            self._session.end()
+        loop = asyncio.get_running_loop()
+        for callback in self._lost_callbacks:
+            loop.call_soon(callback)
+
+    # Watches
+
+    def watch(
+        self, path: str, callback: Callable[[Event], None], *, recursive: bool = False
+    ) -> _SqliteWatch:
+        check_path(path)
+        if self._reader is None:
+            raise StoreUnavailable("the store is closed")
+        watch = _SqliteWatch(self, path, callback, recursive, self._reader.latest())
+        self._watches.append(watch)
+        return watch
+
+    def forget(self, watch: _SqliteWatch) -> None:
+        if watch in self._watches:
+            self._watches.remove(watch)
+
+    def _poll(self) -> None:
+        """Deliver what has been committed since the last look, if anything, a portion at a time."""
+        if self._reader is None:
+            return
+        data_version = self._reader.data_version()
+        if data_version == self._data_version and not self._behind:
+            return
+        self._data_version = data_version
+        if not self._watches:
+            self._seen = self._reader.latest()
+            self._behind = False
+            return
+        events = self._reader.events_after(self._seen)
+        self._behind = bool(events)
+        if events:
+            self._seen = events[-1].commit
+            for event in events:
+                self._tell(event)
+            self._poll_soon()
+
+    def _tell(self, event: Event) -> None:
+        for watch in list(self._watches):
+            if watch.since < event.commit and watches(watch.path, watch.recursive, event.path):
+                call_watcher(watch.callback, event)
+
+    def _poll_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._poll)
+
+    # Pokes and timers
+
+    def _listen(self, session: _Session) -> None:
+        if session.ears is not None:
+            asyncio.get_running_loop().add_reader(session.ears.fileno(), self._hear, session.ears)
+
+    def _stop_listening(self) -> None:
+        if self._session is not None and self._session.ears is not None:
+            asyncio.get_running_loop().remove_reader(self._session.ears.fileno())
+
+    def _hear(self, ears: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while ears.recv(16):
+                pass
+        self._poll()
+
+    def _poke(self) -> None:
+        """Tell the other brokers to look now; a lost poke costs them one poll interval."""
+        if self._poker is None:
+            return
+        for row in self._others:
+            if row.address:
+                with contextlib.suppress(OSError):
+                    self._poker.sendto(b"!", row.address)
+
+    def _every(self, name: str, interval_ms: int, action: Callable[[], None]) -> None:
+        """Run the action again and again; an error goes to the loop and stops nothing."""
+        loop = asyncio.get_running_loop()
+        if name in self._timers:
+            self._timers[name].cancel()
+
+        def run() -> None:
+            self._timers[name] = loop.call_later(interval_ms / 1000, run)
+            action()
+
+        self._timers[name] = loop.call_later(interval_ms / 1000, run)
+
+
+class _SqliteWatch:
+    def __init__(
+        self,
+        store: SqliteStore,
+        path: str,
+        callback: Callable[[Event], None],
+        recursive: bool,
+        since: int,
+    ) -> None:
+        self._store = store
+        self.path = path
+        self.callback = callback
+        self.recursive = recursive
+        self.since = since
+
+    def cancel(self) -> None:
+        self._store.forget(self)
+
+
+class _Session:
+    """What a session holds of the machine: a locked file, and a socket to be poked at."""
+
+    def __init__(self, store_path: str, timeout_ms: int) -> None:
+        self._store_path = store_path
+        self._lock: int | None = None
+        self.timeout_ms = timeout_ms
+        self.session_id = 0
+        self.ears: socket.socket | None = None
+
+    def begin(self, session_id: int) -> str:
+        """Take the lock and open the ears; the address to be poked at, "" if there is none."""
+        self.session_id = session_id
+        path = _lock_path(self._store_path, session_id)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not sys.platform.startswith("linux"):
+            return ""
+        # A name in Linux's abstract namespace: no file to leave behind, no limit on its folder.
+        digest = hashlib.sha256(os.path.realpath(self._store_path).encode()).hexdigest()[:16]
+        address = f"\0tidemill-{digest}-{session_id}"
+        self.ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.ears.setblocking(False)
+        self.ears.bind(address)
+        return address
+
+    def end(self) -> None:
+        """Let go of both; calling it again does nothing."""
+        if self.ears is not None:
+            self.ears.close()
+            self.ears = None
+        if self._lock is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_lock_path(self._store_path, self.session_id))
+            os.close(self._lock)
+            self._lock = None
+
+
+def _lock_path(store_path: str, session_id: int) -> str:
+    return os.path.join(f"{store_path}-sessions", f"{session_id}.lock")
+
+
+def _is_over(store_path: str, row: SessionRow, now_ms: int) -> bool:
+    """Whether a session's lease has run out, or its process or its machine's uptime has ended."""
+    if row.deadline_ms <= now_ms or row.boot != _boot_id():
+        return True
+    return not _is_locked(_lock_path(store_path, row.session_id))
+
+
+def _is_locked(path: str) -> bool:
+    """Whether the process that made the session still lives."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+@cache
+def _boot_id() -> str:
+    """Names this run of the machine: leases of another one mean nothing on our clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def live_nodes(path: str | Path, prefix: str, clock: Clock) -> dict[str, Node]:
+    """What a store file says of the nodes below `prefix` right now, without joining it.
+
+    Ephemeral nodes of sessions that are over but not yet swept are left out, so the answer is true
+    after a crash, too. An absent file has no nodes.
+    """
+    if not os.path.exists(path):
+        return {}
+    file = StoreFile(str(path))
+    try:
+        nodes = file.tree(prefix)
+        sessions = file.sessions()
+    finally:
+        file.close()
+    now_ms = clock.monotonic_ms()
+    alive = {row.session_id for row in sessions if not _is_over(str(path), row, now_ms)} | {0}
+    return {name: node for name, node in nodes.items() if node.stat.owner in alive}

@@ -1,0 +1,108 @@
+"""Both engines behind one door: a world in which stores share a tree and time moves by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemill.clock import Clock, SystemClock
+from tidemill.executor import ThreadExecutor
+from tidemill.store.base import Event, Store
+from tidemill.store.memory import MemoryStore, MemoryTree
+from tidemill.store.sqlite import SqliteStore
+
+
+class World:
+    """Makes stores over one tree; `close` ends those that are still open."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._stores: list[Store] = []
+
+    async def open(self, *, session_timeout_ms: int | None = 10_000) -> Store:
+        store = self._make()
+        self._stores.append(store)
+        await store.open(session_timeout_ms=session_timeout_ms)
+        return store
+
+    def _make(self) -> Store:
+        raise NotImplementedError
+
+    async def expire(self, store: Store) -> None:
+        """End a store's session as if it had been silent for too long."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+class MemoryWorld(World):
+    name = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tree = MemoryTree(SystemClock())
+
+    def _make(self) -> Store:
+        return MemoryStore(self._tree)
+
+    async def expire(self, store: Store) -> None:
+        self._tree.expire(store.session_id)
+        assert isinstance(store, MemoryStore)
+        store.heartbeat()
+
+
+class SqliteWorld(World):
+    name = "sqlite"
+
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        super().__init__()
+        self.path = folder / "store.db"
+        self._clock = clock or SystemClock()
+        loop = asyncio.get_running_loop()
+        self.executor = ThreadExecutor(loop.call_soon_threadsafe, threads=2)
+
+    def _make(self) -> SqliteStore:
+        return SqliteStore(self.path, self._clock, self.executor)
+
+    async def expire(self, store: Store) -> None:
+        other = self._make()
+        await other.open(session_timeout_ms=None)
+        try:
+            await other._in_executor(lambda: other._open_writer().expire(store.session_id))
+        finally:
+            await other.close()
+
+    async def close(self) -> None:
+        await super().close()
+        self.executor.close()
+
+
+class Heard:
+    """Collects events, and waits until there are as many as expected."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def wait_for(self, count: int, timeout_s: float = 5) -> list[Event]:
+        await until(lambda: len(self.events) >= count, timeout_s)
+        return self.events
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        return [(event.kind.value, event.path) for event in self.events]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
+    """Wait for something that another callback of the loop will bring about."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
