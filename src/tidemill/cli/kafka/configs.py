@@ -1,0 +1,213 @@
+"""`kafka-configs`: show and change settings of topics, brokers and the cluster's defaults."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.cli.kafka import common
+from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
+
+if TYPE_CHECKING:
+    from tidemill.client import Admin
+    from tidemill.client.admin_types import ConfigEntry, ConfigResource
+
+ENTITY_TYPES = (
+    "topics",
+    "clients",
+    "users",
+    "brokers",
+    "ips",
+    "client-metrics",
+    "groups",
+    "broker-loggers",
+)
+SUPPORTED = ("topics", "brokers")
+BAD_PAIR = (
+    "requirement failed: Invalid entity config: all configs to be added must be in the format "
+    '"key=val" or  "key=[val1,val2]" to group values which contain commas.'
+)
+# A comma ends a pair unless it stands inside square brackets.
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def parser() -> Options:
+    p = Options("kafka-configs", "Change and show the settings of topics and brokers.")
+    common.address_options(p)
+    p.value("bootstrap-controller", "As --bootstrap-server: every broker answers here.")
+    p.flag("alter", "Change settings.")
+    p.flag("describe", "Show settings.")
+    p.flag("all", "With --describe: show defaults, too.")
+    p.many("entity-type", "topics or brokers.")
+    p.many("entity-name", "The topic's name or the broker's id.")
+    p.flag("entity-default", "The default of all brokers.")
+    p.value("topic", "Short for --entity-type topics --entity-name.")
+    p.value("broker", "Short for --entity-type brokers --entity-name.")
+    p.flag("broker-defaults", "Short for --entity-type brokers --entity-default.")
+    p.value("add-config", "k1=v1,k2=[v1,v2],k3=v3")
+    p.value("add-config-file", "A properties file with settings to add.")
+    p.value("delete-config", "k1,k2")
+    p.flag("force", "Do not ask.")
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    def failed(text: str) -> None:
+        common.err(f"Error while executing config command with args '{' '.join(argv)}'")
+        common.err(text)
+
+    return common.run(argv, parser(), _work, on_failure=failed)
+
+
+async def _work(options: argparse.Namespace) -> int:
+    _check(options)
+    options.bootstrap_server = options.bootstrap_server or options.bootstrap_controller
+    missing = "Either --bootstrap-server or --bootstrap-controller must be specified."
+    try:
+        target = common.target(options, missing)
+    except UsageError as error:
+        raise UsageError(str(error), with_options=False) from None
+    kind, name = _entity(options)
+    async with common.for_client(target, "admin").admin() as admin:
+        if options.alter:
+            await _alter(admin, kind, name, options)
+        else:
+            await _describe(admin, kind, name, options)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.alter == options.describe:
+        raise UsageError("Command must include exactly one action: --describe, --alter")
+
+
+def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
+    """(kind, name): name None means all of the kind, "" the default of all brokers."""
+
+    def wrong(text: str) -> UsageError:
+        return UsageError(text, with_options=False)
+
+    if options.topic is not None:
+        return "topics", options.topic
+    if options.broker is not None or options.broker_defaults:
+        name = "" if options.broker_defaults else options.broker
+        return "brokers", _broker_name(name)
+    if not options.entity_type:
+        raise wrong("At least one entity type must be specified")
+    kind = options.entity_type[0]
+    if kind not in ENTITY_TYPES:
+        listed = ", ".join(ENTITY_TYPES)
+        raise wrong(
+            f"Invalid entity type {kind}, the entity type must be one of {listed} with a "
+            "--bootstrap-server or --bootstrap-controller argument"
+        )
+    if kind not in SUPPORTED:
+        raise ToolError(f"Settings of {kind} are not supported by this tool yet.")
+    if options.entity_default:
+        return kind, ""
+    if options.entity_name:
+        found = options.entity_name[0]
+        return kind, _broker_name(found) if kind == "brokers" else found
+    if options.alter:
+        raise wrong(f"an entity name must be specified with --alter of {kind}")
+    return kind, None
+
+
+def _broker_name(name: str) -> str:
+    if name and not name.isdigit():
+        raise UsageError(
+            f"The entity name for brokers must be a valid integer broker id, but it is: {name}",
+            with_options=False,
+        )
+    return name
+
+
+def split_pairs(text: str) -> dict[str, str]:
+    """`a=1,b=[x,y]` as a mapping; brackets keep a value with commas together."""
+    found: dict[str, str] = {}
+    for word in _COMMA.split(text.strip()):
+        if not word.strip():
+            continue
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(BAD_PAIR, with_options=False)
+        found[key.strip()] = re.sub(r"\[?\]?", "", value.strip())
+    return found
+
+
+async def _alter(admin: Admin, kind: str, name: str | None, options: argparse.Namespace) -> None:
+    from tidemill.client.admin_types import AlterOp
+
+    if not (options.add_config or options.add_config_file or options.delete_config):
+        raise UsageError(
+            "At least one of --add-config, --add-config-file, or --delete-config must be "
+            "specified with --alter",
+            with_options=False,
+        )
+    added = common.read_properties(options.add_config_file) if options.add_config_file else {}
+    added |= split_pairs(options.add_config) if options.add_config else {}
+    removed = [w.partition("=")[0].strip() for w in (options.delete_config or "").split(",") if w]
+    ops = [AlterOp.set(k, v) for k, v in added.items()] + [AlterOp.delete(k) for k in removed]
+    (await admin.alter_configs({_resource(kind, name or ""): ops})).raise_first()
+    if name:
+        out(f"Completed updating config for {kind[:-1]} {name}.")
+    else:
+        out(f"Completed updating default config for {kind} in the cluster.")
+
+
+def _resource(kind: str, name: str) -> ConfigResource:
+    from tidemill.client.admin_types import ConfigResource, ResourceType
+
+    return ConfigResource(ResourceType.TOPIC if kind == "topics" else ResourceType.BROKER, name)
+
+
+async def _describe(admin: Admin, kind: str, name: str | None, options: argparse.Namespace) -> None:
+    known = await _names(admin, kind)
+    if name and name not in known:
+        one = kind[:-1]
+        out(f"The {one} '{name}' doesn't exist and doesn't have dynamic config.")
+        return
+    wanted = [name] if name is not None else [*known, *([""] if kind == "brokers" else [])]
+    resources = [_resource(kind, n) for n in wanted]
+    found = (await admin.describe_configs(resources, include_synonyms=True)).raise_first()
+    for resource in resources:
+        _heading(kind, resource.name, options.all)
+        for entry in sorted(found[resource].values(), key=lambda e: e.name):
+            if options.all or _is_dynamic(kind, resource.name, entry):
+                out(entry_line(entry))
+
+
+async def _names(admin: Admin, kind: str) -> list[str]:
+    if kind == "topics":
+        return [t.name for t in await admin.list_topics(internal=True)]
+    return [str(b.broker_id) for b in (await admin.describe_cluster()).brokers]
+
+
+def _heading(kind: str, name: str, everything: bool) -> None:
+    if name:
+        which = "All" if everything else "Dynamic"
+        out(f"{which} configs for {kind[:-1]} {name} are:")
+    else:
+        out(f"Default configs for {kind} in the cluster are:")
+
+
+def _is_dynamic(kind: str, name: str, entry: ConfigEntry) -> bool:
+    from tidemill.client.admin_types import ConfigSource
+
+    if kind == "topics":
+        return entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    if name:
+        return entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG
+    return entry.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+
+
+def entry_line(entry: ConfigEntry) -> str:
+    """One setting as Kafka prints it; what is sensitive stays hidden as `null`."""
+    value = "null" if entry.value is None else entry.value
+    synonyms = ", ".join(
+        f"{s.source.name}:{s.name}={'null' if s.value is None else s.value}" for s in entry.synonyms
+    )
+    sensitive = str(entry.sensitive).lower()
+    return f"  {entry.name}={value} sensitive={sensitive} synonyms={{{synonyms}}}"

@@ -1,0 +1,201 @@
+"""`tidemill up` and `kafka-server-start`: become the broker.
+
+This module is the fast path: a broker process needs neither the command framework nor a help
+renderer, so it parses its few options with argparse and goes straight to the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from tidemill.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from tidemill.broker.server import BrokerServer
+    from tidemill.config import BrokerConfig
+
+DEFAULT_HOST = "127.0.0.1"
+# Variables that steer the commands themselves; they are no settings of a broker.
+COMMAND_VARIABLES = frozenset({"TIDEMILL_CONFIG_DIR", "TIDEMILL_PYTHON"})
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"error: {message}\nhint: see `tidemill up --help`\n")
+        raise SystemExit(Exit.USAGE)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = _Parser(prog="tidemill up", add_help=False, allow_abbrev=False)
+    p.add_argument("--port", type=int)
+    p.add_argument("--data-dir")
+    p.add_argument("--set", "-s", action="append", default=[], dest="overrides")
+    p.add_argument("--config")
+    p.add_argument("--log-level", action="append", default=[])
+    p.add_argument("--dry-run", action="store_true")
+    p.add_argument("--format", choices=("table", "json"), default="table")
+    p.add_argument("--verbose", "-v", action="store_true")
+    # Global options that mean nothing to a broker are taken without a word.
+    for name in ("--profile", "--bootstrap", "-b", "-X", "--timeout"):
+        p.add_argument(name, help=argparse.SUPPRESS)
+    for name in ("--yes", "-y", "--no-color"):
+        p.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    """`tidemill up`."""
+    try:
+        options = parser().parse_args(list(argv))
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    overrides = [*options.overrides, *_shortcuts(options)]
+    path = options.config or os.environ.get("TIDEMILL_CONFIG")
+    is_toml = path is not None and path.endswith(".toml")
+    try:
+        config = _load(
+            properties_file=None if is_toml else path,
+            toml_file=path if is_toml else None,
+            overrides=overrides,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with settings is said, not traced
+        return _fail(error, options.format, Exit.USAGE)
+    if options.dry_run:
+        return _dry_run(config, options.format)
+    return _run(config, options.format, options.log_level, options.verbose)
+
+
+def _shortcuts(options: argparse.Namespace) -> list[str]:
+    """`--port` and `--data-dir` as the settings they stand for."""
+    found = []
+    if options.port is not None:
+        if not 0 <= options.port < 65_536:
+            sys.stderr.write(f"error: {options.port} is no port\n")
+            raise SystemExit(Exit.USAGE)
+        found.append(f"listeners=PLAINTEXT://{DEFAULT_HOST}:{options.port}")
+    directory = options.data_dir or os.environ.get("TIDEMILL_DATA_DIR")
+    if directory is not None:
+        found.append(f"log.dirs={directory}")
+    return found
+
+
+def serve_properties(path: str, overrides: Mapping[str, str]) -> int:
+    """`kafka-server-start.sh server.properties --override k=v`."""
+    try:
+        config = _load(properties_file=path, overrides=overrides)
+    except Exception as error:  # noqa: BLE001 - as above
+        return _fail(error, "table", Exit.FAILED)
+    return _run(config, "table", (), verbose=False)
+
+
+def _load(
+    *,
+    properties_file: str | None = None,
+    toml_file: str | None = None,
+    overrides: Mapping[str, str] | Sequence[str],
+) -> BrokerConfig:
+    from tidemill.config import load_broker_config
+
+    environ = {k: v for k, v in os.environ.items() if k not in COMMAND_VARIABLES}
+    config, warnings = load_broker_config(
+        properties_file=properties_file,
+        toml_file=toml_file,
+        environ=environ,
+        overrides=overrides,
+    )
+    for warning in warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    return config
+
+
+def _dry_run(config: BrokerConfig, fmt: str) -> int:
+    listeners = ", ".join(f"{each.host}:{each.port}" for each in config.listeners)
+    directories = [str(path) for path in config.log_dirs]
+    if fmt == "json":
+        _say(json.dumps({"dry_run": True, "listeners": listeners, "data_dirs": directories}))
+    else:
+        _say(f"dry run: would listen on {listeners} with data in {', '.join(directories)}")
+    return Exit.OK
+
+
+def _run(config: BrokerConfig, fmt: str, levels: Sequence[str], verbose: bool) -> int:
+    try:
+        _set_up_logging(levels)
+    except ValueError as error:
+        return _fail(error, fmt, Exit.USAGE)
+    from tidemill.broker.server import run
+
+    try:
+        _adopt(config)
+        run(config, on_ready=lambda server: _ready(server, fmt))
+    except KeyboardInterrupt:
+        return Exit.OK
+    except OSError as error:
+        if verbose:
+            raise
+        return _fail(_in_words(error, config), fmt, Exit.FAILED)
+    except Exception as error:
+        from tidemill.errors import TidemillError
+
+        if verbose or not isinstance(error, TidemillError):
+            raise
+        return _fail(error, fmt, Exit.FAILED)
+    return Exit.OK
+
+
+def _adopt(config: BrokerConfig) -> None:
+    """A directory that was formatted beforehand keeps its cluster's id."""
+    if any((path / "meta.properties").exists() for path in config.log_dirs):
+        from tidemill.cli.adopt import adopt_cluster_id
+
+        adopt_cluster_id(config.log_dirs)
+
+
+def _in_words(error: OSError, config: BrokerConfig) -> Exception:
+    """The usual failure of a start, an address that is taken, with the address in it."""
+    if error.errno != errno.EADDRINUSE:
+        return error
+    addresses = ", ".join(f"{each.host}:{each.port}" for each in config.listeners)
+    return OSError(
+        f"cannot listen on {addresses}: the address is in use; "
+        "is a broker running already (`tidemill status`)? --port takes another"
+    )
+
+
+def _ready(server: BrokerServer, fmt: str) -> None:
+    """Tell whoever waits, person or script, that clients are served from now on."""
+    if fmt == "json":
+        _say(json.dumps({"ready": f"{server.host}:{server.port}", "pid": os.getpid()}))
+        return
+    _say(f"ready on {server.host}:{server.port}")
+    if sys.stdout.isatty():
+        sys.stderr.write(
+            "try: echo hello | tidemill produce clicks\n"
+            "     tidemill consume clicks --offset start\n"
+        )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _fail(error: Exception, fmt: str, status: Exit) -> int:
+    text = str(error) or type(error).__name__
+    if fmt == "json":
+        sys.stderr.write(json.dumps({"error": text, "exit_code": int(status)}) + "\n")
+    else:
+        sys.stderr.write(f"error: {text}\n")
+    return status
+
+
+def _set_up_logging(levels: Sequence[str]) -> None:
+    from tidemill import logs
+
+    logs.set_up(levels or [os.environ.get("TIDEMILL_LOG_LEVEL", "info")])

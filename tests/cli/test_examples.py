@@ -1,0 +1,102 @@
+"""Every example that any help text shows is run, word for word, against a live cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.helpers import environment, install, quick, shell
+
+from tidemill.cli import docs
+from tidemill.cli.app import EPILOGUE
+from tidemill.testing.process import BrokerProcess
+
+LEAVES = list(docs.leaves())
+EXAMPLES = [example for leaf in LEAVES for example in leaf.examples]
+ROOT_EXAMPLES = [line.strip() for line in EPILOGUE.splitlines() if line.startswith("  ")]
+RUNS_FOREVER = re.compile(r"^tidemill up(?!.*--dry-run)")
+
+
+@pytest.fixture(scope="module")
+def place(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with what the examples name: commands, files, a profile, a partition's files."""
+    here = tmp_path_factory.mktemp("examples")
+    install(here / "bin")
+    (here / "events.txt").write_text("one\ntwo\n")
+    (here / "server.properties").write_text("num.partitions=2\n")
+    (here / "config").mkdir()
+    (here / "config" / "profiles.toml").write_text(f'[profiles.local]\nbootstrap = "{bootstrap}"\n')
+    make_logs(here)
+    yield here
+    quick("topic", "delete", "clicks", "orders", "--yes", "-b", bootstrap)
+
+
+def make_logs(here: Path) -> None:
+    """`clicks-0` and `old/clicks-0`: one partition's directory with a record, made by a broker."""
+    with BrokerProcess(here / "maker") as broker:
+        quick("topic", "create", "clicks", "-p", "1", "-b", broker.bootstrap)
+        quick("produce", "clicks", "-b", broker.bootstrap, stdin="a\n")
+    shutil.copytree(here / "maker" / "clicks-0", here / "clicks-0")
+    shutil.copytree(here / "maker" / "clicks-0", here / "old" / "clicks-0")
+
+
+def prepare(bootstrap: str, example: str, here: Path) -> None:
+    """Each example finds the topics `clicks` and `orders` unless it creates them."""
+    target = ("-b", bootstrap, "--yes")
+    if "topic create" in example:
+        quick("topic", "delete", "--regex", "clicks|orders", *target)
+    else:
+        quick("topic", "create", "clicks", "orders", "-p", "2", "--if-not-exists", *target)
+        quick("produce", "clicks", "-p", "0", *target, stdin="a\nb\nc\nd\ne\n")
+    shutil.rmtree(here / "imported", ignore_errors=True)
+
+
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if not RUNS_FOREVER.match(e)])
+def test_example(example: str, bootstrap: str, place: Path) -> None:
+    prepare(bootstrap, example, place)
+    variables = {
+        "TIDEMILL_BOOTSTRAP": bootstrap,
+        "TIDEMILL_CONFIG_DIR": str(place / "config"),
+    }
+    if example.startswith("tidemill "):
+        ran = quick(*shlex.split(example)[1:], variables=variables, cwd=place)
+    else:
+        ran = shell(example, path=place / "bin", variables=variables, cwd=place)
+    assert ran.status == 0, ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if RUNS_FOREVER.match(e)])
+def test_example_that_runs_until_it_is_stopped(example: str, place: Path, tmp_path: Path) -> None:
+    """`tidemill up ...` word for word; a port of its own comes from the environment where the
+    example names none, so that it never meets another broker's 9092."""
+    variables = environment({"PATH": f"{place / 'bin'}:/usr/bin:/bin"})
+    if "--port" not in example:
+        variables["TIDEMILL_LISTENERS"] = "PLAINTEXT://127.0.0.1:0"
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f"exec {example}"],
+        env=variables, cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    watchdog = threading.Timer(30, process.kill)
+    watchdog.start()
+    assert process.stdout is not None
+    ready = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    watchdog.cancel()
+    assert re.fullmatch(r"ready on 127\.0\.0\.1:\d+\n", ready), err
+    assert process.returncode == 0, err
+
+
+def test_the_examples_of_the_root_help_are_examples_of_commands() -> None:
+    """The root's epilogue shows only lines that the commands' own help shows, and so are run."""
+    assert ROOT_EXAMPLES
+    assert set(ROOT_EXAMPLES) <= set(EXAMPLES)
