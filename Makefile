@@ -18,6 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[spark,zookeeper,console,dev]'
+	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m tidemill.wire.kernels
 	touch $(STAMP)
 

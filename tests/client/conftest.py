@@ -29,6 +29,6 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def topic() -> str:
+def topic(worker_id: str) -> str:
     """A topic's name that no other test uses."""
-    return f"client-test-{next(_NUMBERS)}"
+    return f"client-test-{worker_id}-{next(_NUMBERS)}"

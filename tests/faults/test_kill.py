@@ -180,6 +180,7 @@ def restart_seconds(folder: Path, total_bytes: int) -> float:
             broker.start()
             AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10)
             times.append(time.perf_counter() - begin)
+            broker.stop()
         return min(times)
     finally:
         broker.stop()
