@@ -1,0 +1,116 @@
+"""A bounded set of open file descriptors, least recently used first out.
+
+A descriptor in use by a thread is never closed under it: a closed number may already belong to
+another file. So each use is a lease, and dropping a leased one closes it when it comes back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections import OrderedDict
+from itertools import islice
+
+from tidemill.storage.disk_errors import disk_error
+
+_EVICT_ON_EMFILE = 64
+"""How many idle descriptors to give up when the operating system has none left."""
+
+
+def descriptor_limit() -> int:
+    """Half of what the process may open: sockets need the other half."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, min(soft, 1 << 20) // 2)
+
+
+class Descriptor:
+    """One open file; `users` leases are out."""
+
+    __slots__ = ("dropped", "fd", "path", "users")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        self.users = 0
+        self.dropped = False
+
+
+class DescriptorCache:
+    """Descriptors by path. Safe for use from several threads."""
+
+    def __init__(self, files_max: int) -> None:
+        self._files_max = files_max
+        self._entries: OrderedDict[str, Descriptor] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def lease(self, path: str, *, create: bool = True) -> Descriptor:
+        """The file's descriptor, opened if need be; `give_back` must follow."""
+        with self._lock:
+            entry = self._entries.get(path)
+            if entry is None:
+                entry = self._open(path, create)
+            else:
+                self._entries.move_to_end(path)
+            entry.users += 1
+            return entry
+
+    def give_back(self, entry: Descriptor) -> None:
+        # A decrement is not atomic, so it is done under the lock like everything else here.
+        with self._lock:
+            entry.users -= 1
+            if entry.dropped and not entry.users:
+                os.close(entry.fd)
+
+    def drop(self, path: str) -> None:
+        with self._lock:
+            entry = self._entries.pop(path, None)
+            if entry is not None:
+                self._retire(entry)
+
+    def clear(self) -> None:
+        with self._lock:
+            for entry in self._entries.values():
+                self._retire(entry)
+            self._entries.clear()
+
+    def _open(self, path: str, create: bool) -> Descriptor:
+        if len(self._entries) >= self._files_max:
+            self._evict(1)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            fd = self._os_open(path, flags)
+        except OSError as error:
+            raise disk_error(error, "opening", path) from error
+        entry = Descriptor(fd, path)
+        self._entries[path] = entry
+        return entry
+
+    def _os_open(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if not self._evict(_EVICT_ON_EMFILE):
+                raise
+        return os.open(path, flags, 0o644)
+
+    def _evict(self, wanted: int) -> int:
+        """Close up to `wanted` of the longest unused descriptors that nobody is using."""
+        # Few are in use at a time, so the first ones of the order do: no walk through them all.
+        unused = (entry for entry in self._entries.values() if not entry.users)
+        idle = list(islice(unused, wanted))
+        for entry in idle:
+            del self._entries[entry.path]
+            os.close(entry.fd)
+        return len(idle)
+
+    def _retire(self, entry: Descriptor) -> None:
+        entry.dropped = True
+        if not entry.users:
+            os.close(entry.fd)

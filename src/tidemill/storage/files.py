@@ -1,0 +1,323 @@
+"""Everything the log does to a disk, behind one protocol.
+
+`OsFiles` is the real one. `tidemill.testing.disk.CrashDisk` is an in-memory twin whose power can be
+cut at any byte. Files are named by path; descriptors are opened on demand and kept in a bounded
+LRU, because ten thousand partitions have more files than a process may hold open. Every method may
+be called from any thread; every failure is a `DiskError`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from tidemill.storage.descriptors import DescriptorCache, descriptor_limit
+from tidemill.storage.disk_errors import DiskFailedError, disk_error, translating
+
+Buffer = bytes | bytearray | memoryview
+
+_IOV_MAX = 1024
+"""Linux refuses more parts than this in one vectored write."""
+
+
+class Space(NamedTuple):
+    """How much room a file system has."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class FileLock(Protocol):
+    """Held until released, or until the process ends."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """The file operations of the storage layer. Parent directories must exist."""
+
+    def write_at(self, path: str, position: int, parts: Sequence[Buffer]) -> None:
+        """Write all parts from `position` on, creating the file; an error may leave a part."""
+        ...
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file. May block."""
+        ...
+
+    def pread_now(self, path: str, position: int, length: int) -> bytes | None:
+        """As `pread`, but None when not every byte is in memory already."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """The whole of a (small) file."""
+        ...
+
+    def fdatasync(self, path: str) -> None:
+        """Make the file's content durable; a failure must never be retried (rule E1)."""
+        ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Make created, renamed and deleted names of a directory durable."""
+        ...
+
+    def sync_all(self, path: str) -> None:
+        """Make everything on the file system of `path` durable: one call for thousands of files."""
+        ...
+
+    def truncate(self, path: str, size: int) -> None: ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Atomically give `source` (a file, or a directory) the name `target`."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Delete a file; a missing one is fine."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory; an existing one is fine."""
+        ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the content last changed, in wall-clock milliseconds."""
+        ...
+
+    def space(self, path: str) -> Space: ...
+
+    def lock(self, path: str) -> FileLock | None:
+        """Take the file's lock; None when another process holds it."""
+        ...
+
+    def close(self, path: str) -> None:
+        """Let go of the descriptor, if one is held."""
+        ...
+
+
+def replace_file(files: Files, directory: str, name: str, data: bytes) -> None:
+    """Write a small file so that a crash leaves the old or the new one (rule E5)."""
+    temporary = f"{directory}/{name}.tmp"
+    target = f"{directory}/{name}"
+    files.unlink(temporary)
+    files.write_at(temporary, 0, (data,))
+    files.fdatasync(temporary)
+    files.replace(temporary, target)
+    files.fsync_dir(directory)
+
+
+def make_dir(files: Files, path: str) -> None:
+    """Create a directory and those above it, durably: each new name is flushed."""
+    missing: list[str] = []
+    while path and not files.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for name in reversed(missing):
+        files.mkdir(name)
+        files.fsync_dir(os.path.dirname(name) or ".")
+
+
+class OsFiles:
+    """The machine's own file system."""
+
+    def __init__(self, open_files_max: int | None = None) -> None:
+        self._open = DescriptorCache(open_files_max or descriptor_limit())
+
+    @property
+    def open_files(self) -> int:
+        return len(self._open)
+
+    def write_at(self, path: str, position: int, parts: Sequence[Buffer]) -> None:
+        entry = self._open.lease(path)
+        try:
+            wanted = sum(map(len, parts))
+            if len(parts) <= _IOV_MAX:
+                written = os.pwritev(entry.fd, parts, position)
+                if written == wanted:
+                    return
+                parts = (b"".join(parts)[written:],)
+                position += written
+            _write_rest(entry.fd, memoryview(b"".join(parts)), position)
+        except OSError as error:
+            raise disk_error(error, "writing", path) from error
+        finally:
+            self._open.give_back(entry)
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        entry = self._open.lease(path, create=False)
+        try:
+            data = os.pread(entry.fd, length, position)
+            if len(data) == length or not data:
+                return data
+            return _read_rest(entry.fd, data, position, length)
+        except OSError as error:
+            raise disk_error(error, "reading", path) from error
+        finally:
+            self._open.give_back(entry)
+
+    def pread_now(self, path: str, position: int, length: int) -> bytes | None:
+        entry = self._open.lease(path, create=False)
+        try:
+            buffer = bytearray(length)
+            count = os.preadv(entry.fd, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno == _EOPNOTSUPP:
+                return self.pread(path, position, length)  # tmpfs and friends are memory anyway
+            raise disk_error(error, "reading", path) from error
+        finally:
+            self._open.give_back(entry)
+        if count < length and count + position < self.size(path):
+            return None
+        return bytes(memoryview(buffer)[:count])
+
+    def read_file(self, path: str) -> bytes:
+        with translating("reading", path), open(path, "rb") as file:
+            return file.read()
+
+    def fdatasync(self, path: str) -> None:
+        entry = self._open.lease(path, create=False)
+        try:
+            os.fdatasync(entry.fd)
+        except OSError as error:
+            raise DiskFailedError(f"Flushing {path} failed: {error.strerror}") from error
+        finally:
+            self._open.give_back(entry)
+
+    def fsync_dir(self, path: str) -> None:
+        with translating("flushing directory", path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_all(self, path: str) -> None:
+        with translating("flushing the file system of", path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                _syncfs(fd)
+            finally:
+                os.close(fd)
+
+    def truncate(self, path: str, size: int) -> None:
+        with translating("truncating", path):
+            os.truncate(path, size)
+
+    def replace(self, source: str, target: str) -> None:
+        self._open.drop(source)
+        self._open.drop(target)
+        with translating("renaming", source):
+            os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._open.drop(path)
+        with translating("deleting", path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return
+
+    def mkdir(self, path: str) -> None:
+        with translating("creating directory", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rmdir(self, path: str) -> None:
+        with translating("deleting directory", path):
+            os.rmdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        with translating("listing", path):
+            return os.listdir(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        with translating("reading the size of", path):
+            return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        with translating("reading the age of", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def space(self, path: str) -> Space:
+        with translating("asking for the free space of", path):
+            stats = os.statvfs(path)
+        return Space(stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize)
+
+    def lock(self, path: str) -> FileLock | None:
+        with translating("locking", path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return None
+        return _OsFileLock(fd)
+
+    def close(self, path: str) -> None:
+        self._open.drop(path)
+
+    def close_all(self) -> None:
+        """Close every descriptor held; the next use opens them again."""
+        self._open.clear()
+
+
+_EOPNOTSUPP = 95
+
+
+def _syncfs(fd: int) -> None:
+    """Linux's syncfs(2), which Python does not offer; elsewhere all file systems are flushed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):
+        os.sync()
+        return
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class _OsFileLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _write_rest(fd: int, rest: memoryview, position: int) -> None:
+    """Go on after a short write: the kernel then gives the real error, if there is one."""
+    while rest:
+        count = os.pwrite(fd, rest, position)
+        rest = rest[count:]
+        position += count
+
+
+def _read_rest(fd: int, data: bytes, position: int, length: int) -> bytes:
+    parts = [data]
+    count = len(data)
+    while count < length:
+        more = os.pread(fd, length - count, position + count)
+        if not more:
+            break
+        parts.append(more)
+        count += len(more)
+    return b"".join(parts)

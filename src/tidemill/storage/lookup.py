@@ -1,0 +1,99 @@
+"""Finding records by their time: the time index, then the offset index, then the records.
+
+These run in an executor where the disk may have to be asked: they work on a picture of the log that
+does not change under them, and only read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill.storage.epochs import LeaderEpochCache
+from tidemill.storage.files import Files
+from tidemill.storage.scan import walk_headers
+from tidemill.storage.segment import Segment
+from tidemill.storage.validate import DECOMPRESSED_BYTES_MAX
+from tidemill.wire.batch import BatchHeader
+from tidemill.wire.records import Record, iter_records
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class LogView(NamedTuple):
+    """A log as it was when somebody began to look something up."""
+
+    files: Files
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+    log_start_offset: int
+    log_end_offset: int
+
+
+def first_not_older(view: LogView, timestamp: int) -> TimestampedOffset | None:
+    """The first record at or after the log's start with at least this timestamp."""
+    for segment in view.segments:
+        if segment.largest_timestamp().timestamp < timestamp:
+            continue
+        found = _first_in_segment(view, segment, timestamp)
+        if found is not None:
+            return _answer(view, found)
+    return None
+
+
+def latest(view: LogView) -> TimestampedOffset | None:
+    """The first of the records with the largest timestamp."""
+    times = [segment.largest_timestamp().timestamp for segment in view.segments]
+    largest = max(times)
+    if largest < 0 or view.log_start_offset == view.log_end_offset:
+        return None
+    found = first_not_older(view, largest)
+    if found is not None:
+        return found
+    # The record that the index knows is hidden below the log's start: look at what is left.
+    return _latest_by_scan(view)
+
+
+def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> Record | None:
+    start_offset = max(view.log_start_offset, segment.base_offset)
+    relative = segment.time_index.floor(timestamp)
+    relative = max(relative, start_offset - segment.base_offset)
+    read = view.files.pread
+    start = segment.offset_index.floor(relative)
+    for position, header in walk_headers(read, segment.log_path, start, segment.size):
+        if header.max_timestamp < timestamp or header.last_offset < start_offset:
+            continue
+        for record in _records(view, segment, position, header):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return record
+    return None
+
+
+def _latest_by_scan(view: LogView) -> TimestampedOffset | None:
+    best: Record | None = None
+    for segment in view.segments:
+        start = segment.locate(view.log_start_offset, view.files.pread)
+        for position, header in walk_headers(
+            view.files.pread, segment.log_path, start, segment.size
+        ):
+            if best is not None and header.max_timestamp <= best.timestamp:
+                continue
+            for record in _records(view, segment, position, header):
+                visible = record.offset >= view.log_start_offset
+                if visible and (best is None or record.timestamp > best.timestamp):
+                    best = record
+    return None if best is None else _answer(view, best)
+
+
+def _records(view: LogView, segment: Segment, position: int, header: BatchHeader) -> list[Record]:
+    data = view.files.pread(segment.log_path, position, header.size_bytes)
+    return list(iter_records(data, 0, header, limit_bytes=DECOMPRESSED_BYTES_MAX))
+
+
+def _answer(view: LogView, record: Record) -> TimestampedOffset:
+    return TimestampedOffset(record.offset, record.timestamp, view.epochs.epoch_for(record.offset))

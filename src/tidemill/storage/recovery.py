@@ -1,0 +1,419 @@
+"""Opening a log's directory, after a clean stop or after a crash.
+
+After a clean stop nothing is scanned: the end is found from the last index entry, and the snapshot
+of the producers is complete. After a crash everything from the recovery point on is checked batch
+by batch, indexes and producers are rebuilt, the log is cut at the first bad batch and later
+segments go (rules E3, E4). So it takes as long as the unflushed tail is, not as the log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tidemill.errors import WireError
+from tidemill.storage.bulk_sync import Unsynced
+from tidemill.storage.epochs import LeaderEpochCache
+from tidemill.storage.files import Files
+from tidemill.storage.producer_snapshot import SNAPSHOT, load_newest, snapshot_path
+from tidemill.storage.producer_state import ProducerStates
+from tidemill.storage.scan import scan_batches, walk_headers
+from tidemill.storage.segment import (
+    DELETED,
+    INDEX,
+    LOG,
+    RELATIVE_OFFSET_MAX,
+    TIME_INDEX,
+    TXN_INDEX,
+    Segment,
+)
+from tidemill.wire.batch import HEADER_BYTES, BatchHeader, read_header
+from tidemill.wire.control import EndTransactionMarker, read_marker
+
+CLEANED = ".cleaned"
+SWAP = ".swap"
+_INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What opening a directory found, and what the log starts from."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+    producers: ProducerStates
+    snapshots: set[int]
+    log_start_offset: int
+    log_end_offset: int
+    flushed_offset: int
+    scanned_bytes: int = 0
+    """How much a crash made recovery look at."""
+    truncated_bytes: int = 0
+    """How much of the tail was torn and is gone."""
+    unsynced: Unsynced = field(init=False)
+    """What has to be flushed before the log may serve and its end be checkpointed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """What is known about a log before its directory is looked at."""
+
+    was_clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    allows_gaps: bool = False
+    """Whether compaction may have taken records from the end of a segment."""
+    index_interval_bytes: int = 4096
+    now_ms: int = 0
+
+
+def load(files: Files, directory: str, options: OpenOptions) -> Loaded:
+    """Open the directory; the log serves once what `unsynced` names has been flushed."""
+    names = _tidy(files, directory)
+    segments = _open_segments(files, directory, names, options.now_ms)
+    epochs = LeaderEpochCache(files, directory)
+    epochs.load()
+    epochs_on_disk = epochs.entries
+    loaded = Loaded(
+        segments=segments,
+        epochs=epochs,
+        producers=ProducerStates(),
+        snapshots={_offset_of(name) for name in names if _is_numbered(name, SNAPSHOT)},
+        log_start_offset=max(options.log_start_offset, segments[0].base_offset if segments else 0),
+        log_end_offset=0,
+        flushed_offset=0,
+    )
+    loaded.unsynced = Unsynced(directory, epochs)
+    if not segments:
+        _begin_empty(files, directory, loaded, options.now_ms)
+    elif not (options.was_clean and _end_is_known(files, loaded, options.recovery_point)):
+        _recover(files, loaded, options)
+    if loaded.log_end_offset < loaded.log_start_offset:
+        _restart_at_log_start(files, directory, loaded, options.now_ms)
+    _settle(files, directory, loaded, options)
+    loaded.unsynced.epochs_changed = (
+        loaded.epochs.entries != epochs_on_disk and not options.was_clean
+    )
+    return loaded
+
+
+# --- what lies in the directory ------------------------------------------------------------------
+
+
+def _tidy(files: Files, directory: str) -> list[str]:
+    """Remove what a crash left half done; the names that are then there."""
+    names = files.listdir(directory)
+    changed = _finish_swaps(files, directory, names)
+    for name in files.listdir(directory) if changed else names:
+        leftover = name.endswith((DELETED, CLEANED, ".tmp")) and name[:1].isdigit()
+        if leftover or name == "leader-epoch-checkpoint.tmp":
+            files.unlink(f"{directory}/{name}")
+            changed = True
+    names = files.listdir(directory) if changed else names
+    logs = {_offset_of(name) for name in names if _is_numbered(name, LOG)}
+    for name in names:
+        if _is_numbered(name, *_INDEX_SUFFIXES) and _offset_of(name) not in logs:
+            files.unlink(f"{directory}/{name}")
+            changed = True
+    return files.listdir(directory) if changed else names
+
+
+def _finish_swaps(files: Files, directory: str, names: list[str]) -> bool:
+    """Complete a replacement of segments whose new files were all written (rule E4).
+
+    A swap is valid only below the first `.cleaned` file: that one was still being written. The
+    originals that a swapped segment replaces go before it takes its own name.
+    """
+    swaps = [name for name in names if name.endswith(SWAP)]
+    if not swaps:
+        return False
+    unfinished = [_offset_of(name) for name in names if name.endswith(CLEANED)]
+    limit = min(unfinished, default=None)
+    for name in swaps:
+        if limit is not None and _offset_of(name) >= limit:
+            files.unlink(f"{directory}/{name}")
+        elif name.endswith(LOG + SWAP):
+            _drop_replaced(files, directory, name, names)
+    for name in swaps:
+        if files.exists(f"{directory}/{name}"):
+            files.replace(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+    return True
+
+
+def _drop_replaced(files: Files, directory: str, swap: str, names: list[str]) -> None:
+    path = f"{directory}/{swap}"
+    base, last = _offset_of(swap), -1
+    for _, header in walk_headers(files.pread, path, 0, files.size(path)):
+        last = header.last_offset
+    for name in names:
+        if _is_numbered(name, LOG) and base < _offset_of(name) <= last:
+            for suffix in (LOG, *_INDEX_SUFFIXES):
+                files.unlink(f"{directory}/{name.removesuffix(LOG)}{suffix}")
+
+
+def _is_numbered(name: str, *suffixes: str) -> bool:
+    stem, dot, suffix = name.partition(".")
+    return len(stem) == 20 and stem.isdigit() and dot + suffix in suffixes
+
+
+def _offset_of(name: str) -> int:
+    return int(name[:20]) if name[:20].isdigit() else -1
+
+
+def _open_segments(files: Files, directory: str, names: list[str], now_ms: int) -> list[Segment]:
+    bases = sorted(_offset_of(name) for name in names if _is_numbered(name, LOG))
+    segments = []
+    for base in bases:
+        segment = Segment(files, directory, base, size=0, created_ms=now_ms)
+        segment.size = files.size(segment.log_path)
+        segments.append(segment)
+    return segments
+
+
+def _begin_empty(files: Files, directory: str, loaded: Loaded, now_ms: int) -> None:
+    """A directory without segments: a new partition, or one that lost everything."""
+    offset = loaded.log_start_offset
+    segment = Segment(files, directory, offset, size=-1, created_ms=now_ms)
+    segment.create()
+    loaded.segments.append(segment)
+    loaded.log_end_offset = loaded.flushed_offset = offset
+
+
+def _restart_at_log_start(files: Files, directory: str, loaded: Loaded, now_ms: int) -> None:
+    """All that is left lies below the log's start: it was deleted before the crash."""
+    for segment in loaded.segments:
+        segment.delete_files()
+    loaded.segments.clear()
+    loaded.epochs.clear()
+    loaded.unsynced.names_changed = True
+    _begin_empty(files, directory, loaded, now_ms)
+
+
+# --- the end of the log --------------------------------------------------------------------------
+
+
+def _end_is_known(files: Files, loaded: Loaded, recovery_point: int) -> bool:
+    """After a clean stop: read the last batch, and believe it if the checkpoint agrees."""
+    active = loaded.segments[-1]
+    try:
+        last = active.last_batch(files.pread)
+    except WireError:
+        return False
+    end_offset, end_position = active.base_offset, 0
+    if last is not None:
+        end_offset, end_position = last[1].next_offset, last[0] + last[1].size_bytes
+    if end_offset != recovery_point or end_position != active.size:
+        return False
+    loaded.log_end_offset = loaded.flushed_offset = end_offset
+    return True
+
+
+def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
+    """Check every segment from the recovery point on; cut the log at the first bad batch."""
+    segments = loaded.segments
+    first = _first_to_check(segments, options.recovery_point)
+    for slot in range(first, len(segments)):
+        segment = segments[slot]
+        limit = segments[slot + 1].base_offset if slot + 1 < len(segments) else None
+        point = options.recovery_point if slot == first else 0
+        end_offset, is_whole = _recover_segment(files, loaded, segment, point, limit, options)
+        loaded.log_end_offset = end_offset
+        has_gap = limit is not None and end_offset < limit and not options.allows_gaps
+        if not is_whole or has_gap:
+            loaded.truncated_bytes += _drop_after(segments, slot)
+            break
+    for segment in segments[first:-1]:
+        segment.seal()
+    loaded.flushed_offset = loaded.log_end_offset
+    if loaded.truncated_bytes or loaded.log_end_offset != options.recovery_point:
+        _note_tail(loaded.unsynced, segments[first:])
+
+
+def _first_to_check(segments: list[Segment], recovery_point: int) -> int:
+    first = 0
+    for slot, segment in enumerate(segments):
+        if segment.base_offset <= recovery_point:
+            first = slot
+    return first
+
+
+def _recover_segment(
+    files: Files,
+    loaded: Loaded,
+    segment: Segment,
+    recovery_point: int,
+    limit: int | None,
+    options: OpenOptions,
+) -> tuple[int, bool]:
+    """Scan one segment; its end offset, and whether all of it was good."""
+    start, offset = _scan_start(files, segment, recovery_point)
+    whole_size = segment.size
+    segment.restart_indexes(start, max(offset, segment.base_offset))
+    segment.reset_end(start)
+    for batch in scan_batches(files, segment.log_path, start, whole_size):
+        header = batch.header
+        if not _fits(header, segment, offset, limit):
+            break
+        offset = header.next_offset
+        loaded.epochs.note(header.partition_leader_epoch, header.base_offset)
+        segment.note_batch(
+            header.base_offset,
+            header.last_offset,
+            header.size_bytes,
+            header.max_timestamp,
+            options.index_interval_bytes,
+        )
+    loaded.scanned_bytes += segment.size - start
+    if segment.size == whole_size:
+        return offset, True
+    loaded.truncated_bytes += whole_size - segment.size
+    files.truncate(segment.log_path, segment.size)
+    return offset, False
+
+
+def _scan_start(files: Files, segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """Position and offset of an indexed batch below the recovery point, if the index is right."""
+    position = segment.offset_index.floor(recovery_point - segment.base_offset)
+    if 0 < position <= segment.size - HEADER_BYTES:
+        try:
+            header = read_header(files.pread(segment.log_path, position, HEADER_BYTES))
+        except WireError:
+            return 0, segment.base_offset
+        if segment.base_offset <= header.base_offset <= recovery_point:
+            return position, header.base_offset
+    return 0, segment.base_offset
+
+
+def _fits(header: BatchHeader, segment: Segment, offset: int, limit: int | None) -> bool:
+    """Offsets are not under the checksum: they must grow and stay in their segment (E10)."""
+    if header.base_offset < offset or header.last_offset_delta < 0:
+        return False
+    if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+        return False
+    return limit is None or header.last_offset < limit
+
+
+def _drop_after(segments: list[Segment], slot: int) -> int:
+    """What follows a damaged segment cannot be trusted to continue it (rule E4)."""
+    dropped = segments[slot + 1 :]
+    del segments[slot + 1 :]
+    for segment in dropped:
+        segment.delete_files()
+    return sum(segment.size for segment in dropped)
+
+
+def _note_tail(unsynced: Unsynced, segments: list[Segment]) -> None:
+    """What survived is served from now on, so it must also survive the next crash."""
+    unsynced.names_changed = True
+    for segment in segments:
+        segment.write_indexes()
+        unsynced.paths += [segment.log_path, *segment.index_paths()]
+
+
+def _settle(files: Files, directory: str, loaded: Loaded, options: OpenOptions) -> None:
+    """Bring epochs, snapshots and producers in line with the log that was found."""
+    loaded.epochs.truncate_from_end(loaded.log_end_offset)
+    loaded.epochs.truncate_from_start(loaded.log_start_offset)
+    stale = {offset for offset in loaded.snapshots if offset > loaded.log_end_offset}
+    for offset in stale:
+        files.unlink(snapshot_path(directory, offset))
+    loaded.snapshots -= stale
+    loaded.unsynced.names_changed |= bool(stale)
+    safe_offset = min(options.recovery_point, loaded.log_end_offset)
+    if options.was_clean:
+        safe_offset = loaded.log_end_offset
+    rebuild_producers(
+        files,
+        directory,
+        loaded.segments,
+        loaded.producers,
+        loaded.snapshots,
+        start_offset=loaded.log_start_offset,
+        end_offset=loaded.log_end_offset,
+        snapshot_max=safe_offset,
+        txn_from=safe_offset,
+    )
+    for segment in loaded.segments:
+        if segment.txn_index.dirty:
+            # No later flush would look at an old segment again.
+            segment.txn_index.dirty = False
+            loaded.unsynced.paths.append(segment.txn_index.path)
+            loaded.unsynced.names_changed = True
+
+
+# --- producers -----------------------------------------------------------------------------------
+
+
+def rebuild_producers(
+    files: Files,
+    directory: str,
+    segments: list[Segment],
+    producers: ProducerStates,
+    snapshots: set[int],
+    *,
+    start_offset: int,
+    end_offset: int,
+    snapshot_max: int,
+    txn_from: int,
+) -> None:
+    """Load the newest snapshot up to `snapshot_max` and replay what the log holds after it.
+
+    Aborted transactions whose markers lie at or after `txn_from` are indexed anew.
+    """
+    newest = load_newest(files, directory, snapshots, snapshot_max)
+    snapshots.intersection_update(_existing(files, directory, snapshots))
+    if newest is None:
+        producers.reset((), start_offset)
+    else:
+        producers.reset(newest[1], newest[0])
+    begin = producers.map_end_offset
+    for segment in _from_offset(segments, txn_from):
+        segment.txn_index.truncate(txn_from)
+    if begin >= end_offset:
+        return
+    for segment in _from_offset(segments, begin):
+        _replay_segment(files, segment, producers, begin, txn_from)
+
+
+def _existing(files: Files, directory: str, snapshots: Iterable[int]) -> set[int]:
+    return {offset for offset in snapshots if files.exists(snapshot_path(directory, offset))}
+
+
+def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
+    return [
+        segment
+        for slot, segment in enumerate(segments)
+        if slot + 1 == len(segments) or segments[slot + 1].base_offset > offset
+    ]
+
+
+def _replay_segment(
+    files: Files, segment: Segment, producers: ProducerStates, begin: int, txn_from: int
+) -> None:
+    start = segment.locate(begin, files.pread)
+    for position, header in walk_headers(files.pread, segment.log_path, start, segment.size):
+        if header.base_offset < begin:
+            continue
+        if not header.is_control:
+            producers.apply(header, header.base_offset)
+            continue
+        marker = _marker_at(files, segment, position, header)
+        if marker is None:
+            continue
+        completed = producers.apply_marker(header, header.base_offset, marker)
+        if completed is not None and completed.is_aborted and header.base_offset >= txn_from:
+            segment.txn_index.append(producers.aborted_entry(completed))
+
+
+def _marker_at(
+    files: Files, segment: Segment, position: int, header: BatchHeader
+) -> EndTransactionMarker | None:
+    data = files.pread(segment.log_path, position, header.size_bytes)
+    return read_marker(data, 0, header)
+
+
+def offset_at(files: Files, segment: Segment, position: int, otherwise: int) -> int:
+    """The base offset of the batch at `position`; `otherwise` at the end of the segment."""
+    if position >= segment.size:
+        return otherwise
+    return read_header(files.pread(segment.log_path, position, HEADER_BYTES)).base_offset

@@ -1,0 +1,349 @@
+"""One segment: a `.log` file of record batches and the indexes beside it.
+
+The last segment of a log is the active one and grows; the others never change again until they are
+deleted. Opening a closed segment costs one `stat`: its indexes are read when somebody looks
+something up. The active segment remembers where its latest batches lie, so that readers at the end
+of the log need neither index nor disk to find their place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+
+from tidemill.storage.disk_errors import DiskError, DiskFailedError
+from tidemill.storage.files import Buffer, Files
+from tidemill.storage.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    TimestampOffset,
+)
+from tidemill.storage.scan import Read, walk_headers
+from tidemill.storage.txn_index import TransactionIndex
+from tidemill.wire.batch import BatchHeader
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+DELETED = ".deleted"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+RECENT_BATCHES_MAX = 512
+INDEX_ENTRIES_UNWRITTEN_MAX = 256
+
+
+def offset_name(offset: int) -> str:
+    """The file name, less its suffix, of what begins at `offset`."""
+    return f"{offset:020d}"
+
+
+class _RecentBatches:
+    """Where the latest batches lie. Lists only grow: a thread may be reading them."""
+
+    __slots__ = ("floor", "last_offsets", "positions")
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self.last_offsets: list[int] = []
+        self.positions: list[int] = []
+
+    def covers(self, offset: int) -> bool:
+        return offset >= self.floor and bool(self.last_offsets)
+
+    def younger_half(self) -> _RecentBatches:
+        half = len(self.last_offsets) // 2
+        younger = _RecentBatches(self.last_offsets[half - 1] + 1)
+        younger.last_offsets = self.last_offsets[half:]
+        younger.positions = self.positions[half:]
+        return younger
+
+
+class Segment:
+    """The batches from `base_offset` up to the next segment's."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_files",
+        "_recent",
+        "_stem",
+        "_suffix",
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "is_gone",
+        "log_path",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "name_is_durable",
+        "offset_index",
+        "size",
+        "time_index",
+        "txn_index",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, *, size: int, created_ms: int
+    ) -> None:
+        """`size` -1 makes a new, empty segment; files appear with the first write to each."""
+        is_new = size < 0
+        stem = f"{directory}/{offset_name(base_offset)}"
+        self._files = files
+        self._stem = stem
+        self._suffix = ""
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.log_path = stem + LOG
+        self.size = max(0, size)
+        self.offset_index = OffsetIndex(files, stem + INDEX, empty=is_new)
+        self.time_index = TimeIndex(files, stem + TIME_INDEX, empty=is_new)
+        self.txn_index = TransactionIndex(files, stem + TXN_INDEX, empty=is_new)
+        self.first_timestamp: int | None = None
+        self.max_timestamp: int | None = -1 if is_new else None
+        self.max_timestamp_offset = base_offset
+        self.name_is_durable = not is_new
+        self.is_gone = False
+        """Deleted, or its directory is: a missing file is no fault of the disk then."""
+        self._bytes_since_index = 0
+        self._recent = _RecentBatches(base_offset)
+
+    # Writing
+
+    def create(self) -> None:
+        """Make the `.log` file, empty; leftovers of an earlier life under this name are cut."""
+        self._files.write_at(self.log_path, 0, (b"",))
+        if self._files.size(self.log_path):
+            self._files.truncate(self.log_path, 0)
+        for path in (self.offset_index.path, self.time_index.path, self.txn_index.path):
+            self._files.unlink(path)
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Append bytes; on failure the file is as before, or the error takes the dir offline."""
+        try:
+            self._files.write_at(self.log_path, self.size, parts)
+        except DiskError as error:
+            if not error.takes_dir_offline:
+                self._cut_back(error)
+            raise
+
+    def _cut_back(self, cause: DiskError) -> None:
+        try:
+            self._files.truncate(self.log_path, self.size)
+        except DiskError as error:
+            raise DiskFailedError(
+                f"A failed write to {self.log_path} cannot be undone: {error.message}"
+            ) from cause
+
+    def note_batch(
+        self, base_offset: int, last_offset: int, size: int, max_timestamp: int, interval_bytes: int
+    ) -> None:
+        """Take a batch that was just written into account: size, time and index."""
+        position = self.size
+        if self.first_timestamp is None:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > (self.max_timestamp or -1):
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index > interval_bytes and position:
+            self._index(last_offset, position)
+        self._bytes_since_index += size
+        self.size = position + size
+        recent = self._recent
+        last_offsets = recent.last_offsets
+        if not last_offsets:
+            recent.floor = base_offset
+        recent.positions.append(position)
+        last_offsets.append(last_offset)
+        if len(last_offsets) > RECENT_BATCHES_MAX:
+            self._recent = recent.younger_half()
+
+    def _index(self, last_offset: int, position: int) -> None:
+        self.offset_index.append(last_offset - self.base_offset, position)
+        self._note_time()
+        self._bytes_since_index = 0
+        if self.offset_index.unwritten >= INDEX_ENTRIES_UNWRITTEN_MAX:
+            self.write_indexes()
+
+    def _note_time(self) -> None:
+        if self.max_timestamp is not None:
+            relative = self.max_timestamp_offset - self.base_offset
+            self.time_index.append(self.max_timestamp, relative)
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date with memory; they are durable after a sync."""
+        self.offset_index.write()
+        self.time_index.write()
+
+    def seal(self) -> None:
+        """The segment gets no more batches: note its last timestamp and write its indexes."""
+        self._note_time()
+        self.write_indexes()
+        self._recent = _RecentBatches(self.base_offset)
+
+    @property
+    def has_unwritten_index(self) -> bool:
+        return self.offset_index.unwritten > 0 or self.time_index.unwritten > 0
+
+    def index_is_full(self, index_bytes: int) -> bool:
+        """Whether one more entry might not fit, counted as Kafka counts."""
+        return (
+            len(self.offset_index) >= index_bytes // OFFSET_ENTRY_BYTES - 1
+            or len(self.time_index) >= index_bytes // TIME_ENTRY_BYTES - 1
+        )
+
+    def take_sync_paths(self) -> list[str]:
+        """The files to flush so that the batches, and what cannot be had from them, are durable.
+
+        The indexes of the active segment are not among them: recovery makes them again.
+        """
+        if not self.txn_index.dirty:
+            return [self.log_path]
+        self.txn_index.dirty = False
+        return [self.log_path, self.txn_index.path]
+
+    def index_paths(self) -> list[str]:
+        """What is flushed once, when the segment has got its last batch."""
+        return [self.offset_index.path, self.time_index.path]
+
+    # Reading
+
+    def locate(self, offset: int, read: Read) -> int:
+        """Where the batch with `offset`, or the first one after it, begins; `size` if none."""
+        end, recent = self.size, self._recent
+        if recent.covers(offset):
+            slot = bisect_left(recent.last_offsets, offset)
+            return recent.positions[slot] if slot < len(recent.last_offsets) else end
+        start = min(self.offset_index.floor(offset - self.base_offset), end)
+        for position, header in walk_headers(read, self.log_path, start, end):
+            if header.last_offset >= offset:
+                return position
+        return end
+
+    def knows_without_disk(self, offset: int) -> bool:
+        """Whether `locate` needs no index file for this offset."""
+        return self.offset_index.is_loaded or self._recent.covers(offset)
+
+    def batch_boundary_at_most(self, position: int) -> int:
+        """An indexed start of a batch at or before the position."""
+        return self.offset_index.position_at_most(position)
+
+    def last_batch(self, read: Read) -> tuple[int, BatchHeader] | None:
+        """The last whole batch and its position, found from the end of the index."""
+        start = self.offset_index.last_position()
+        start = start if start < self.size else 0
+        tail = deque(walk_headers(read, self.log_path, start, self.size), maxlen=1)
+        return tail[0] if tail else None
+
+    def first_batch(self) -> BatchHeader | None:
+        for _, header in walk_headers(self._files.pread, self.log_path, 0, self.size):
+            return header
+        return None
+
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest timestamp and the last offset of its batch; the index's end says it."""
+        if self.max_timestamp is None:
+            last = self.time_index.last()
+            self.max_timestamp = last.timestamp if last else -1
+            self.max_timestamp_offset = self.base_offset + (last.offset if last else 0)
+            if last is None and self.size:
+                self._scan_timestamps()
+        return TimestampOffset(self.max_timestamp, self.max_timestamp_offset)
+
+    def _scan_timestamps(self) -> None:
+        """The time index is lost: look at every header once, and write a new one."""
+        largest, at = -1, self.base_offset
+        for _, header in walk_headers(self._files.pread, self.log_path, 0, self.size):
+            if header.max_timestamp > largest:
+                largest, at = header.max_timestamp, header.last_offset
+                self.time_index.append(largest, at - self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = largest, at
+
+    def retention_timestamp(self) -> int:
+        """What time-based retention goes by: the records' time, or the file's without any."""
+        largest = self.largest_timestamp().timestamp
+        return largest if largest >= 0 else self._files.modified_ms(self.log_path)
+
+    def rolling_timestamp(self) -> int:
+        """The first batch's timestamp, from which `segment.ms` counts; -1 without one."""
+        if self.first_timestamp is None:
+            header = self.first_batch() if self.size else None
+            if header is None:
+                return -1
+            self.first_timestamp = header.max_timestamp
+        return self.first_timestamp
+
+    # Cutting and deleting
+
+    def truncate(self, position: int, offset: int) -> None:
+        """Drop everything from `position` on, where the batch of `offset` begins."""
+        self.offset_index.truncate(position)
+        self.time_index.truncate(offset - self.base_offset)
+        self.txn_index.truncate(offset)
+        self._files.truncate(self.log_path, position)
+        self.size = position
+        self._bytes_since_index = 0
+        self._recent = _RecentBatches(self.base_offset)
+        self.reload_timestamps()
+
+    def reload_timestamps(self) -> None:
+        """Find the largest timestamp anew: the time index, then the batches after its end."""
+        last = self.time_index.last()
+        largest = last.timestamp if last else -1
+        at = self.base_offset + (last.offset if last else 0)
+        start = min(self.offset_index.floor(at - self.base_offset), self.size)
+        for _, header in walk_headers(self._files.pread, self.log_path, start, self.size):
+            if header.max_timestamp > largest:
+                largest, at = header.max_timestamp, header.last_offset
+        self.max_timestamp, self.max_timestamp_offset = largest, at
+        if not self.size:
+            self.first_timestamp = None
+
+    def restart_indexes(self, position: int, offset: int) -> None:
+        """Forget index entries from `position` on, before a scan adds them again."""
+        self.offset_index.truncate(position)
+        self.time_index.truncate(offset - self.base_offset)
+        self._bytes_since_index = 0
+
+    def reset_end(self, position: int) -> None:
+        """Begin a scan at `position`: what lies before it is known from the indexes."""
+        self.size = position
+        last = self.time_index.last()
+        self.max_timestamp = last.timestamp if last else -1
+        self.max_timestamp_offset = self.base_offset + (last.offset if last else 0)
+        self._recent = _RecentBatches(self.base_offset)
+
+    def paths(self) -> list[str]:
+        """Every file the segment may have, under its present name."""
+        return [self._stem + suffix + self._suffix for suffix in SEGMENT_SUFFIXES]
+
+    def mark_deleted(self) -> None:
+        """Rename the files, so that a restart does not take them for the log's."""
+        self.is_gone = True
+        for suffix in SEGMENT_SUFFIXES:
+            path = self._stem + suffix
+            if self._files.exists(path):
+                self._files.replace(path, path + DELETED)
+        self._suffix = DELETED
+        self.log_path = self._stem + LOG + DELETED
+        self.offset_index.path = self._stem + INDEX + DELETED
+        self.time_index.path = self._stem + TIME_INDEX + DELETED
+        self.txn_index.path = self._stem + TXN_INDEX + DELETED
+
+    def delete_files(self) -> None:
+        self.is_gone = True
+        for path in self.paths():
+            self._files.unlink(path)
+
+    def close(self) -> None:
+        """Let go of the file descriptors."""
+        for path in self.paths():
+            self._files.close(path)
+
+    def release_memory(self) -> None:
+        """Drop what a closed segment can read again from its files."""
+        self.offset_index.unload()
+        self.time_index.unload()

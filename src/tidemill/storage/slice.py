@@ -1,0 +1,140 @@
+"""A piece of one segment to send to a reader: whole batches, exactly as they are stored.
+
+Finding and reading it needs no disk when the bytes are in the page cache, which is the usual case.
+Otherwise `read_now` says None and the caller runs `read_blocking` in an executor, so cold data
+never stalls the loop.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.storage.disk_errors import FileMissingError
+from tidemill.storage.files import Files
+from tidemill.storage.scan import Read, WouldBlockError, walk_headers
+from tidemill.storage.segment import Segment
+from tidemill.wire.batch import HEADER_BYTES, read_header
+
+
+class LogSlice:
+    """The batches of `segment` from the one with `offset` on, below `upper_offset`."""
+
+    __slots__ = (
+        "_at_least_one",
+        "_end",
+        "_files",
+        "_max_bytes",
+        "_offset",
+        "_segment",
+        "_start",
+        "_upper_offset",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        segment: Segment,
+        offset: int,
+        *,
+        upper_offset: int | None,
+        max_bytes: int,
+        at_least_one: bool,
+    ) -> None:
+        """`upper_offset` None means that all of the segment may be read."""
+        self._files = files
+        self._segment = segment
+        self._offset = offset
+        self._upper_offset = upper_offset
+        self._max_bytes = max_bytes
+        self._at_least_one = at_least_one
+        self._start = -1
+        self._end = -1
+        if self._is_cheap():
+            try:
+                self._resolve(files.pread_now)
+            except WouldBlockError:
+                self._start = -1
+
+    def _is_cheap(self) -> bool:
+        known = self._segment.knows_without_disk
+        return known(self._offset) and (self._upper_offset is None or known(self._upper_offset))
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it holds; what it holds at most while the disk has not been asked."""
+        if self._start < 0:
+            return min(self._max_bytes, self._segment.size)
+        return self._end - self._start
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether `size_bytes` is exact."""
+        return self._start >= 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._start == self._end and self._start >= 0
+
+    def read_now(self) -> bytes | None:
+        """The bytes, or None when they would have to come from the disk."""
+        if self._start < 0:
+            return None
+        if self._start == self._end:
+            return b""
+        length = self._end - self._start
+        return self._files.pread_now(self._segment.log_path, self._start, length)
+
+    def read_blocking(self) -> bytes:
+        """The bytes, waiting for the disk; for a thread of an executor."""
+        try:
+            return self._read()
+        except FileMissingError:
+            # Retention may have renamed the file a moment ago; its new name is known by now.
+            pass
+        try:
+            return self._read()
+        except FileMissingError:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {self._offset} was deleted while reading"
+            ) from None
+
+    def _read(self) -> bytes:
+        if self._start < 0:
+            self._resolve(self._files.pread)
+        return self._files.pread(self._segment.log_path, self._start, self._end - self._start)
+
+    def _resolve(self, read: Read) -> None:
+        segment = self._segment
+        start = segment.locate(self._offset, read)
+        end = segment.size
+        if self._upper_offset is not None:
+            end = max(start, segment.locate(self._upper_offset, read))
+        if end - start > self._max_bytes:
+            end = self._cut(read, start, end)
+        self._end = end
+        self._start = start
+
+    def _cut(self, read: Read, start: int, end: int) -> int:
+        """Where to stop so that whole batches fit: at an indexed one, or after the first."""
+        boundary = self._segment.batch_boundary_at_most(start + self._max_bytes)
+        if boundary > start:
+            return boundary
+        path = self._segment.log_path
+        last_end = start
+        for position, header in walk_headers(read, path, start, start + self._max_bytes):
+            last_end = position + header.size_bytes
+        if last_end > start or not self._at_least_one:
+            return last_end
+        data = read(path, start, HEADER_BYTES)
+        if data is None:
+            raise WouldBlockError(path)
+        return min(start + read_header(data).size_bytes, end)
+
+
+def empty_slice(files: Files, segment: Segment, offset: int) -> LogSlice:
+    """Nothing to read at `offset`."""
+    nothing = LogSlice.__new__(LogSlice)
+    nothing._files = files
+    nothing._segment = segment
+    nothing._offset = offset
+    nothing._start = nothing._end = 0
+    return nothing

@@ -1,0 +1,236 @@
+"""The real file system: descriptors, short writes, errors and locks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.storage.helpers import TOPIC_ID, TP, batch, manager_on, values
+
+from tidemill.errors import ErrorCode
+from tidemill.storage.disk_errors import (
+    DiskError,
+    DiskFailedError,
+    DiskFullError,
+    FileMissingError,
+    OutOfFilesError,
+    disk_error,
+)
+from tidemill.storage.files import OsFiles, make_dir, replace_file
+from tidemill.storage.log_config import LogConfig
+from tidemill.types import TopicPartition
+
+
+@pytest.fixture
+def files() -> Iterator[OsFiles]:
+    opened = OsFiles(open_files_max=8)
+    yield opened
+    opened.close_all()
+
+
+def test_write_and_read(files: OsFiles, tmp_path: Path) -> None:
+    path = f"{tmp_path}/f"
+    files.write_at(path, 0, (b"abc", bytearray(b"def"), memoryview(b"ghi")))
+    files.write_at(path, 3, (b"XYZ",))
+    assert files.read_file(path) == b"abcXYZghi"
+    assert files.pread(path, 2, 4) == b"cXYZ"
+    assert files.pread(path, 7, 100) == b"hi"
+    assert files.pread_now(path, 2, 4) in (b"cXYZ", None)
+    assert files.pread_now(path, 7, 100) in (b"hi", None)
+    assert files.size(path) == 9
+    files.truncate(path, 2)
+    assert files.read_file(path) == b"ab"
+
+
+def test_more_parts_than_the_kernel_takes_at_once(files: OsFiles, tmp_path: Path) -> None:
+    path = f"{tmp_path}/f"
+    files.write_at(path, 0, [b"x%04d" % n for n in range(3000)])
+    assert files.size(path) == 15_000
+    assert files.pread(path, 14_995, 5) == b"x2999"
+
+
+def test_short_writes_are_finished(
+    files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/f"
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, [parts[0][:2]], at))
+    files.write_at(path, 0, (b"abc", b"def"))
+    assert files.read_file(path) == b"abcdef"
+
+
+def test_few_descriptors_serve_many_files(files: OsFiles, tmp_path: Path) -> None:
+    for number in range(50):
+        files.write_at(f"{tmp_path}/{number}", 0, (b"%d" % number,))
+    assert files.open_files <= 8
+    for number in range(50):
+        assert files.pread(f"{tmp_path}/{number}", 0, 10) == b"%d" % number
+    assert files.open_files <= 8
+
+
+def test_a_descriptor_in_use_is_not_closed(files: OsFiles, tmp_path: Path) -> None:
+    path = f"{tmp_path}/busy"
+    files.write_at(path, 0, (b"x",))
+    entry = files._open.lease(path)
+    for number in range(20):
+        files.write_at(f"{tmp_path}/{number}", 0, (b"y",))
+    files.unlink(path)
+    assert os.pread(entry.fd, 1, 0) == b"x"
+    files._open.give_back(entry)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pread(entry.fd, 1, 0)
+
+
+def test_threads_share_descriptors(files: OsFiles, tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(100):
+                path = f"{tmp_path}/{(number * 7 + turn) % 30}"
+                files.write_at(path, 0, (b"data",))
+                assert files.pread(path, 0, 4) == b"data"
+                files.fdatasync(path) if turn % 25 == 0 else files.close(path)
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_out_of_descriptors_is_a_clear_error(tmp_path: Path) -> None:
+    """One clear error per request; the files that are open go on."""
+    files = OsFiles(open_files_max=10_000)
+    files.write_at(f"{tmp_path}/first", 0, (b"x",))
+    entry = files._open.lease(f"{tmp_path}/first")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    hogs: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+    try:
+        while True:
+            try:
+                hogs.append(os.dup(0))
+            except OSError:
+                break
+        with pytest.raises(OutOfFilesError, match="Raise the open-file limit") as caught:
+            files.write_at(f"{tmp_path}/second", 0, (b"y",))
+        files._open.give_back(entry)
+        files.write_at(f"{tmp_path}/third", 0, (b"z",))  # an idle one makes room
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in hogs:
+            os.close(fd)
+        files.close_all()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not caught.value.takes_dir_offline
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "offline"),
+    [
+        (errno.ENOSPC, DiskFullError, False),
+        (errno.EDQUOT, DiskFullError, False),
+        (errno.EMFILE, OutOfFilesError, False),
+        (errno.ENFILE, OutOfFilesError, False),
+        (errno.ENOENT, FileMissingError, True),
+        (errno.EIO, DiskFailedError, True),
+        (errno.EROFS, DiskFailedError, True),
+        (errno.EACCES, DiskFailedError, True),
+    ],
+)
+def test_what_each_error_means(number: int, kind: type[DiskError], offline: bool) -> None:
+    """Rules E1 and E8: what ends with its cause, and what ends the directory's use."""
+    error = disk_error(OSError(number, os.strerror(number)), "writing", "/x")
+    assert type(error) is kind
+    assert error.takes_dir_offline is offline
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_missing_files(files: OsFiles, tmp_path: Path) -> None:
+    with pytest.raises(FileMissingError):
+        files.pread(f"{tmp_path}/no", 0, 1)
+    with pytest.raises(FileMissingError):
+        files.size(f"{tmp_path}/no")
+    with pytest.raises(FileMissingError):
+        files.write_at(f"{tmp_path}/no/f", 0, (b"x",))
+    files.unlink(f"{tmp_path}/no")
+
+
+def test_directories_and_names(files: OsFiles, tmp_path: Path) -> None:
+    make_dir(files, f"{tmp_path}/a/b/c")
+    assert files.is_dir(f"{tmp_path}/a/b/c")
+    replace_file(files, f"{tmp_path}/a", "f", b"one")
+    replace_file(files, f"{tmp_path}/a", "f", b"two")
+    assert files.read_file(f"{tmp_path}/a/f") == b"two"
+    assert sorted(files.listdir(f"{tmp_path}/a")) == ["b", "f"]
+    files.replace(f"{tmp_path}/a/f", f"{tmp_path}/a/g")
+    files.rmdir(f"{tmp_path}/a/b/c")
+    assert files.exists(f"{tmp_path}/a/g")
+    assert not files.exists(f"{tmp_path}/a/b/c")
+    assert files.modified_ms(f"{tmp_path}/a/g") > 0
+    space = files.space(str(tmp_path))
+    assert 0 < space.free_bytes <= space.total_bytes
+
+
+def test_lock(files: OsFiles, tmp_path: Path) -> None:
+    lock = files.lock(f"{tmp_path}/.lock")
+    assert lock is not None
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if OsFiles().lock(f"{tmp_path}/.lock") is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    lock.release()
+
+
+def test_a_manager_on_the_real_disk(tmp_path: Path) -> None:
+    """The same life as on the simulated disk: write, stop, start, crash, start."""
+    path = str(tmp_path / "data")
+    files = OsFiles()
+    manager = manager_on(files, dirs=(path,), config=LogConfig(segment_bytes=2000))
+    log = manager.create(TP, TOPIC_ID, LogConfig(segment_bytes=2000))
+    for number in range(50):
+        log.append_as_leader(batch(b"%d" % number), leader_epoch=0)
+    manager.shutdown({TP: 50}, broker_epoch=8)
+    files.close_all()
+    files = OsFiles()
+    manager = manager_on(files, dirs=(path,), config=LogConfig(segment_bytes=2000))
+    assert manager.previous_broker_epoch == 8
+    log = manager.logs[TP]
+    log.append_as_leader(batch(b"50"), leader_epoch=1)
+    with open(log.segments[-1].log_path, "ab") as file:
+        file.write(b"torn")
+    files.close_all()
+    for place in manager._places.values():
+        assert place.lock is not None
+        place.lock.release()
+    files = OsFiles()
+    again = manager_on(files, dirs=(path,), config=LogConfig(segment_bytes=2000))
+    assert values(again.logs[TP]) == [b"%d" % number for number in range(51)]
+    again.shutdown({})
+    files.close_all()
+
+
+def test_a_thousand_partitions_with_few_descriptors(tmp_path: Path) -> None:
+    files = OsFiles(open_files_max=64)
+    manager = manager_on(files, dirs=(str(tmp_path),))
+    for number in range(1000):
+        log = manager.create(TopicPartition("many", number), TOPIC_ID, LogConfig())
+        log.append_as_leader(batch(b"x"), leader_epoch=0)
+    assert files.open_files <= 64
+    for log in manager.logs.values():
+        assert log.read(0, max_bytes=100, upper_offset=1).read_blocking()
+    manager.request_flush(manager.logs[TopicPartition("many", 500)])
+    assert files.open_files <= 64
+    for log in manager.logs.values():
+        log.abandon()
+    files.close_all()

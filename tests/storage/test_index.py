@@ -1,0 +1,116 @@
+"""The index files: layout, lookups, and what is not believed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.storage.index import OffsetIndex, TimeIndex
+from tidemill.storage.txn_index import AbortedTransaction, TransactionIndex
+from tidemill.testing.disk import CrashDisk
+
+GROWING = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 500)), min_size=1, max_size=40).map(
+    lambda steps: [
+        (sum(a for a, _ in steps[: n + 1]), sum(b for _, b in steps[: n + 1]))
+        for n in range(len(steps))
+    ]
+)
+
+
+@given(GROWING, st.integers(0, 3000))
+def test_floor_and_boundary(entries: list[tuple[int, int]], asked: int) -> None:
+    disk = CrashDisk()
+    index = OffsetIndex(disk, "/i", empty=True)
+    for offset, position in entries:
+        index.append(offset, position)
+    index.write()
+    for one in (index, OffsetIndex(disk, "/i")):
+        assert one.floor(asked) == max((p for o, p in entries if o <= asked), default=0)
+        assert one.position_at_most(asked) == max((p for _, p in entries if p <= asked), default=0)
+    assert OffsetIndex(disk, "/i").last_position() == entries[-1][1]
+
+
+@given(GROWING, st.integers(0, 20_000))
+def test_truncate(entries: list[tuple[int, int]], position: int) -> None:
+    disk = CrashDisk()
+    index = OffsetIndex(disk, "/i", empty=True)
+    for offset, at in entries:
+        index.append(offset, at)
+    index.write()
+    index.truncate(position)
+    kept = [entry for entry in entries if entry[1] < position]
+    assert len(index) == len(OffsetIndex(disk, "/i")) == len(kept)
+    assert disk.size("/i") == 8 * len(kept)
+
+
+def test_layout() -> None:
+    """Eight and twelve bytes an entry, big endian, as Kafka writes them."""
+    disk = CrashDisk()
+    offsets = OffsetIndex(disk, "/i", empty=True)
+    offsets.append(0x14, 0x2BEC)
+    offsets.write()
+    assert disk.read_file("/i").hex() == "0000001400002bec"
+    times = TimeIndex(disk, "/t", empty=True)
+    times.append(0x01A1E1A06C9C, 0x14)
+    times.write()
+    assert disk.read_file("/t").hex() == "000001a1e1a06c9c00000014"
+    aborted = TransactionIndex(disk, "/x", empty=True)
+    aborted.append(AbortedTransaction(1, 11, 21, 22))
+    assert disk.read_file("/x").hex() == (
+        "00000000000000000001000000000000000b00000000000000150000000000000016"
+    )
+
+
+@given(GROWING, st.binary(max_size=100))
+def test_torn_and_preallocated_ends_are_not_believed(
+    entries: list[tuple[int, int]], junk: bytes
+) -> None:
+    disk = CrashDisk()
+    index = OffsetIndex(disk, "/i", empty=True)
+    for offset, position in entries:
+        index.append(offset, position)
+    index.write()
+    disk.write_at("/i", disk.size("/i"), (bytes(80) + junk,))
+    again = OffsetIndex(disk, "/i")
+    assert again.last_position() >= 0
+    assert len(again) == len(entries)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5)), min_size=1),
+    st.integers(0, 1000),
+)
+def test_time_floor(steps: list[tuple[int, int]], asked: int) -> None:
+    """No record before the answer has the asked timestamp or a later one."""
+    disk = CrashDisk()
+    index = TimeIndex(disk, "/t", empty=True)
+    seen: list[tuple[int, int]] = []
+    largest, offset = -1, 0
+    for timestamp, step in steps:
+        offset += step
+        if timestamp > largest:
+            largest = timestamp
+            index.append(timestamp, offset)
+            seen.append((timestamp, offset))
+    index.write()
+    expected = max((o for t, o in seen if t < asked), default=0)
+    assert index.floor(asked) == expected
+    again = TimeIndex(disk, "/t")
+    last = again.last()
+    assert last is not None or seen[-1] == (0, 0)
+    if last is not None:
+        assert (last.timestamp, last.offset) == seen[-1]
+
+
+def test_a_transaction_index_does_not_repeat_itself() -> None:
+    """Rule H10: a marker seen again adds nothing; a torn entry is dropped."""
+    disk = CrashDisk()
+    index = TransactionIndex(disk, "/x", empty=True)
+    for last in (5, 9, 9, 12):
+        index.append(AbortedTransaction(1, last - 1, last, last + 1))
+    assert [entry.last_offset for entry in index.entries()] == [5, 9, 12]
+    disk.truncate("/x", 34 * 2 + 11)
+    again = TransactionIndex(disk, "/x")
+    assert [entry.last_offset for entry in again.entries()] == [5, 9]
+    again.truncate(9)
+    assert [entry.last_offset for entry in TransactionIndex(disk, "/x").entries()] == [5]

@@ -1,0 +1,277 @@
+"""Opening a directory after a crash: what is scanned, what is cut, what is tidied."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, values
+
+from tidemill.storage.log import Log
+from tidemill.storage.log_config import LogConfig
+from tidemill.storage.recovery import Loaded, OpenOptions, load
+from tidemill.testing.disk import CrashDisk
+from tidemill.types import TopicPartition
+
+SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
+PATH = f"{DIR}/{TP}"
+
+
+def make(disk: CrashDisk, count: int, *, checkpoint: bool = False) -> Log:
+    manager = manager_on(disk, config=SMALL)
+    log = manager.create(TP, TOPIC_ID, SMALL)
+    for number in range(count):
+        data = batch(f"{number}".encode(), producer_id=1, epoch=0, sequence=number)
+        log.append_as_leader(data, leader_epoch=number // 10)
+    if checkpoint:
+        log.flush()
+        manager.write_checkpoints({})
+    return log
+
+
+def reopen(disk: CrashDisk) -> Log:
+    disk.restart()
+    log = manager_on(disk, config=SMALL).get(TP)
+    assert log is not None
+    return log
+
+
+def options(recovery_point: int = 0, *, was_clean: bool = False) -> OpenOptions:
+    return OpenOptions(was_clean=was_clean, recovery_point=recovery_point, index_interval_bytes=100)
+
+
+def test_only_the_tail_is_scanned() -> None:
+    """Rule E4: time to serve again is bounded by the unflushed tail, not by the log."""
+    disk = CrashDisk()
+    log = make(disk, 200, checkpoint=True)
+    whole = log.size_bytes
+    log.append_as_leader(batch(b"new"), leader_epoch=20)
+    loaded: Loaded = load(disk, PATH, options(200))
+    assert loaded.log_end_offset == 201
+    assert loaded.scanned_bytes < 800 < whole
+    again = load(disk, PATH, options(201))
+    assert again.scanned_bytes < 800
+
+
+def test_a_clean_log_is_not_scanned_at_all() -> None:
+    """Rule E3."""
+    disk = CrashDisk()
+    manager = manager_on(disk, config=SMALL)
+    log = manager.create(TP, TOPIC_ID, SMALL)
+    for _ in range(100):
+        log.append_as_leader(batch(b"x"), leader_epoch=0)
+    manager.shutdown({})
+    loaded = load(disk, PATH, options(100, was_clean=True))
+    assert (loaded.log_end_offset, loaded.scanned_bytes) == (100, 0)
+    assert not any(segment.offset_index.is_loaded for segment in loaded.segments)
+
+
+def test_a_clean_marker_is_not_believed_against_the_files() -> None:
+    disk = CrashDisk()
+    manager = manager_on(disk, config=SMALL)
+    log = manager.create(TP, TOPIC_ID, SMALL)
+    for _ in range(5):
+        log.append_as_leader(batch(b"x"), leader_epoch=0)
+    manager.shutdown({})
+    disk.truncate(log.segments[-1].log_path, disk.size(log.segments[-1].log_path) - 1)
+    again = manager_on(disk, config=SMALL).get(TP)
+    assert again is not None
+    assert again.log_end_offset == 4
+
+
+def test_cut_at_the_first_bad_batch_and_drop_what_follows() -> None:
+    """Rule E4: later segments cannot be trusted to continue a damaged one."""
+    disk = CrashDisk()
+    log = make(disk, 40)
+    victim = log.segments[2]
+    kept = victim.base_offset
+    disk.write_at(victim.log_path, 70, (b"\xff",))
+    again = reopen(disk)
+    assert again.log_end_offset == kept
+    assert len(again.segments) == 3
+    assert len(values(again)) == kept
+    entry = again.producers.get(1)
+    assert entry is not None
+    assert entry.last_sequence == kept - 1
+    assert all(start < kept for _, start in again.leader_epochs.entries)
+    snapshots = [int(name[:20]) for name in disk.listdir(PATH) if name.endswith(".snapshot")]
+    assert snapshots
+    assert max(snapshots) <= kept
+    again.append_as_leader(batch(b"on"), leader_epoch=9)
+    assert values(again)[-1] == b"on"
+
+
+@given(tail=st.binary(min_size=1, max_size=300))
+def test_any_tail_ends_in_a_log_that_serves(tail: bytes) -> None:
+    """Rules E4 and E10: garbage after the last batch, whatever it says, ends no worse."""
+    disk = CrashDisk()
+    log = make(disk, 3)
+    active = log.segments[-1]
+    disk.write_at(active.log_path, active.size, (tail,))
+    again = reopen(disk)
+    assert values(again)[:3] == [b"0", b"1", b"2"]
+    again.append_as_leader(batch(b"next"), leader_epoch=1)
+    assert values(again)[-1] == b"next"
+
+
+@pytest.mark.parametrize(
+    ("position", "data"),
+    [(0, b"\xff" * 8), (8, b"\0\0\0\0"), (8, b"\x7f\xff\xff\xff"), (16, b"\0"), (23, b"\xff" * 4)],
+)
+def test_damage_in_any_header_field(position: int, data: bytes) -> None:
+    """Rule E10: an impossible offset, length, magic or count ends the scan, never hangs it."""
+    disk = CrashDisk()
+    log = make(disk, 5)
+    disk.write_at(log.segments[0].log_path, position, (data,))
+    again = reopen(disk)
+    assert again.log_end_offset == 0
+    again.append_as_leader(batch(b"x"), leader_epoch=1)
+
+
+def test_lost_or_wrong_indexes_are_made_again() -> None:
+    disk = CrashDisk()
+    log = make(disk, 40)
+    for segment in log.segments[:-1]:
+        disk.unlink(segment.offset_index.path)
+        disk.write_at(segment.time_index.path, 0, (bytes(60),))
+    again = reopen(disk)
+    for segment in again.segments[:-1]:
+        assert disk.size(segment.offset_index.path) > 0
+    assert values(again) == [f"{n}".encode() for n in range(40)]
+
+
+def test_an_index_that_lies_is_only_a_slow_index() -> None:
+    disk = CrashDisk()
+    log = make(disk, 30, checkpoint=True)
+    path = log.segments[-1].offset_index.path
+    disk.write_at(path, 0, (b"\0\0\0\1\0\0\0\x07",))
+    again = reopen(disk)
+    assert again.log_end_offset == 30
+
+
+def test_preallocated_indexes_of_kafka_are_read_up_to_the_zeros() -> None:
+    disk = CrashDisk()
+    log = make(disk, 40, checkpoint=True)
+    for segment in log.segments:
+        segment.write_indexes()
+        for index in (segment.offset_index, segment.time_index):
+            disk.write_at(index.path, disk.size(index.path), (bytes(240),))
+    again = reopen(disk)
+    assert len(values(again)) == 40
+    found = again.offset_for_timestamp(0)
+    assert found is not None
+    assert found.offset == 0
+
+
+def test_leftovers_of_a_crash_go() -> None:
+    """Rule E4: `.deleted`, `.cleaned`, temporary files and indexes without a log."""
+    disk = CrashDisk()
+    make(disk, 3)
+    names = (
+        f"{0:020d}.log.deleted",
+        f"{9:020d}.log.cleaned",
+        f"{9:020d}.snapshot.tmp",
+        f"{77:020d}.index",
+        f"{77:020d}.timeindex",
+        "leader-epoch-checkpoint.tmp",
+    )
+    for name in names:
+        disk.write_at(f"{PATH}/{name}", 0, (b"junk",))
+    reopen(disk)
+    assert not set(names) & set(disk.listdir(PATH))
+
+
+def test_a_complete_swap_is_finished() -> None:
+    """Rule E4: the new files were whole, so they take the place of the old ones."""
+    disk = CrashDisk()
+    log = make(disk, 20)
+    first, second = log.segments[0], log.segments[1]
+    merged = disk.read_file(first.log_path) + disk.read_file(second.log_path)
+    disk.write_at(f"{first.log_path}.swap", 0, (merged,))
+    again = reopen(disk)
+    assert again.segments[0].size == len(merged)
+    assert second.base_offset not in [segment.base_offset for segment in again.segments]
+    assert len(values(again)) == 20
+
+
+def test_an_incomplete_swap_is_undone() -> None:
+    """Rule E4: a `.cleaned` file says that the replacement was not whole yet."""
+    disk = CrashDisk()
+    log = make(disk, 20)
+    disk.write_at(f"{log.segments[0].log_path}.swap", 0, (b"half",))
+    disk.write_at(f"{PATH}/{0:020d}.index.cleaned", 0, (b"half",))
+    again = reopen(disk)
+    assert len(values(again)) == 20
+    assert not [name for name in disk.listdir(PATH) if name.endswith((".swap", ".cleaned"))]
+
+
+def test_everything_below_the_log_start_is_gone() -> None:
+    """A log whose records were all deleted, and whose tail was lost, goes on at its start."""
+    disk = CrashDisk()
+    log = make(disk, 5, checkpoint=True)
+    loaded = load(disk, PATH, OpenOptions(was_clean=False, log_start_offset=9))
+    assert (loaded.log_start_offset, loaded.log_end_offset) == (9, 9)
+    assert not disk.exists(log.segments[0].log_path)
+
+
+def test_periodic_saves_bound_the_replay_of_producers() -> None:
+    """Rule G5: a snapshot in the middle of a segment spares recovery its beginning."""
+    disk = CrashDisk()
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    for number in range(10):
+        for inner in range(20):
+            data = batch(b"x", producer_id=1, epoch=0, sequence=number * 20 + inner)
+            log.append_as_leader(data, leader_epoch=0)
+        finish = log.begin_save()
+        finish()
+        assert f"{log.log_end_offset:020d}.snapshot" not in disk.listdir(PATH)
+        log.flush()
+        finish()
+    snapshots = [name for name in disk.listdir(PATH) if name.endswith(".snapshot")]
+    assert [int(name[:20]) for name in snapshots] == [180, 200]
+    manager.write_checkpoints({})
+    disk.restart()
+    again = manager_on(disk).get(TP)
+    assert again is not None
+    entry = again.producers.get(1)
+    assert entry is not None
+    assert entry.last_sequence == 199
+    assert len(entry.batches) == 5
+
+
+def test_a_truncation_voids_a_save_that_was_under_way() -> None:
+    """Rule D8: a snapshot of what was cut must not appear afterwards."""
+    disk = CrashDisk()
+    log = make(disk, 3)
+    finish = log.begin_save()
+    log.truncate_to(1)
+    for number in range(5):
+        log.append_as_leader(batch(b"other"), leader_epoch=8 + number)
+    log.flush()
+    finish()
+    assert f"{3:020d}.snapshot" not in disk.listdir(PATH)
+
+
+def test_many_logs_are_recovered_with_a_handful_of_flushes() -> None:
+    """Start and stop of many partitions cost no flush for each."""
+    disk = CrashDisk()
+    manager = manager_on(disk)
+    for number in range(100):
+        log = manager.create(TopicPartition("many", number), TOPIC_ID, LogConfig())
+        log.append_as_leader(batch(b"x"), leader_epoch=3)
+    disk.restart()
+    before = disk.syncs
+    manager = manager_on(disk)
+    assert disk.syncs - before < 20
+    assert all(log.leader_epochs.entries == [(3, 0)] for log in manager.logs.values())
+    for log in manager.logs.values():
+        log.append_as_leader(batch(b"y"), leader_epoch=4)
+    before = disk.syncs
+    manager.shutdown({}, broker_epoch=1)
+    assert disk.syncs - before < 20
+    disk.power_on()
+    manager = manager_on(disk)
+    assert manager.previous_broker_epoch == 1
+    assert all(values(log) == [b"x", b"y"] for log in manager.logs.values())
+    assert all(log.leader_epochs.entries == [(3, 0), (4, 1)] for log in manager.logs.values())
