@@ -1,0 +1,471 @@
+"""One client connection: requests in, answers out in the same order, everything within bounds.
+
+Bytes arrive in `buffer_updated`; `_handle_frames` takes whole frames from the buffer and hands
+each request to its handler in arrival order (rule G7). The connection stops taking requests
+
+* while the peer does not read its answers (`pause_writing`),
+* while `IN_FLIGHT_MAX` answers are owed,
+* while a large frame waits for room in `RequestMemory`;
+
+and after `REQUESTS_PER_TURN_MAX` requests other connections get their turn. Deadlines ask for a
+first request within `connection.handshake.timeout.ms`, for progress in every started frame within
+`connection.partial.frame.timeout.ms`, and for some activity within `connections.max.idle.ms`. What
+cannot be understood closes the connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tidemill.broker import errors as error_answers
+from tidemill.broker.deferred import Deferred
+from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext
+from tidemill.broker.outbox import Outbox, Part, Slot
+from tidemill.broker.receive import SIZE_BYTES, ReceiveBuffer, Scratch
+from tidemill.broker.request_memory import SMALL_FRAME_BYTES, RequestMemory
+from tidemill.errors import WireError
+from tidemill.wire.apis import ApiKey
+from tidemill.wire.codec import decode
+from tidemill.wire.frame import RequestHeader, decode_request_header, encode_response
+
+if TYPE_CHECKING:
+    from tidemill.broker.context import Broker
+    from tidemill.broker.listener import Listener
+    from tidemill.timers import TimerHandle
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 128
+REQUESTS_PER_TURN_MAX = 32
+FRAME_WINDOW_BYTES = 1024 * 1024
+"""A frame may take longer than its timeout only if it received this much in that time."""
+
+WRITE_HIGH_WATER_BYTES = 1024 * 1024
+WRITE_LOW_WATER_BYTES = 256 * 1024
+
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_unpack_size = struct.Struct(">i").unpack_from
+
+_FOREIGN_OPENINGS = {
+    b"GET ": "an HTTP request",
+    b"POST": "an HTTP request",
+    b"HEAD": "an HTTP request",
+    b"PUT ": "an HTTP request",
+    b"OPTI": "an HTTP request",
+    b"\x16\x03\x01\x00": "a TLS handshake",
+    b"\x16\x03\x01\x02": "a TLS handshake",
+    b"\x16\x03\x01\x01": "a TLS handshake",
+}
+
+
+@dataclass(slots=True)
+class Limits:
+    """The bounds of a connection that configuration sets; shared by all, and changed in place."""
+
+    request_bytes_max: int
+    idle_ms: int
+    handshake_ms: int
+    frame_ms: int
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        listener: Listener,
+        memory: RequestMemory,
+        scratch: Scratch,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.broker = broker
+        self.listener_name = listener.name
+        self.client_address = ""
+        self._listener = listener
+        self._memory = memory
+        self._limits = limits
+        self._loop = loop
+        self._clock = broker.clock
+        self._buffer = ReceiveBuffer(scratch)
+        self._received_bytes = 0
+        self._leased_bytes = 0
+        self._retained_bytes = 0
+        self._waits_for_memory = False
+        self._has_unhandled = False
+        self._reading_paused = False
+        self._closed = False
+        self._saw_request = False
+        self._opened_at_ms = 0
+        self._active_at_ms = 0
+        self._window_from_ms: int | None = None
+        self._window_from_bytes = 0
+        self._deadline: TimerHandle | None = None
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.client_address = peer[0] if peer else "unknown"
+        self._outbox = Outbox(
+            self._transport, self._loop, self.broker.executor, self._on_room, self.abort
+        )
+        self._active_at_ms = self._clock.monotonic_ms()
+        if not self._listener.admit(self):
+            self._closed = True
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._opened_at_ms = self._active_at_ms
+        self._set_deadline(min(self._limits.handshake_ms, self._limits.idle_ms))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received_bytes += nbytes
+        self._active_at_ms = self._clock.monotonic_ms()
+        self._buffer.end += nbytes
+        self._handle_frames()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._outbox.close()
+        self._buffer.drop()
+        self._memory.release(self)
+        self._listener.forget(self)
+
+    # The pool's side (`request_memory.Holder`).
+
+    @property
+    def received_bytes(self) -> int:
+        return self._received_bytes
+
+    @property
+    def between_frames(self) -> bool:
+        return self._buffer.is_empty
+
+    def granted(self) -> None:
+        self._waits_for_memory = False
+        self._leased_bytes = self._buffer.frame_bytes() or 0
+        self._buffer.grow()
+        self._restart_window()
+        self._resume_reading()
+
+    def give_back(self) -> None:
+        self._leased_bytes = self._retained_bytes = 0
+        self._buffer.drop()
+        self._memory.release(self)
+
+    def evict(self, reason: str) -> None:
+        self.abort(reason)
+
+    # The handlers' side.
+
+    def abort(self, reason: str) -> None:
+        """Close at once, dropping what is not sent yet, and say why in the log."""
+        if self._closed:
+            return
+        self._closed = True
+        log.info("closing the connection from %s: %s", self.client_address, reason)
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Close after what is already written has gone out."""
+        if not self._closed:
+            self._closed = True
+            self._transport.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether answers are still owed to the peer."""
+        return len(self._outbox) > 0
+
+    # Frames.
+
+    def _handle_frames(self) -> None:
+        """Handle the whole frames of the buffer, as far as the connection's bounds let it."""
+        buffer = self._buffer
+        view, end = buffer.view, buffer.end
+        left_in_turn = REQUESTS_PER_TURN_MAX
+        self._has_unhandled = False
+        while end - buffer.start >= SIZE_BYTES:
+            start = buffer.start
+            size: int = _unpack_size(view, start)[0]
+            if not 0 <= size <= self._limits.request_bytes_max:
+                self._refuse_size(size)
+                return
+            frame_end = start + SIZE_BYTES + size
+            if frame_end > end:
+                break
+            if self._is_blocked() or left_in_turn == 0:
+                self._has_unhandled = True
+                break
+            left_in_turn -= 1
+            self._handle_request(view[start + SIZE_BYTES : frame_end])
+            if self._closed:
+                return
+            buffer.start = frame_end
+        self._settle_buffer()
+        if left_in_turn == 0 and self._has_unhandled:
+            self._loop.call_soon(self._on_room)
+
+    def _is_blocked(self) -> bool:
+        return self._outbox.paused or len(self._outbox) >= IN_FLIGHT_MAX
+
+    def _on_room(self) -> None:
+        """The peer has read, or an answer has gone: go on with what waits in the buffer."""
+        if self._has_unhandled and not self._closed and not self._is_blocked():
+            self._handle_frames()
+
+    def _settle_buffer(self) -> None:
+        """Decide what happens to the bytes that no whole frame used up."""
+        buffer = self._buffer
+        if buffer.start == buffer.end:
+            self._settle_empty_buffer()
+            return
+        buffer.make_own()
+        if self._has_unhandled:
+            self._pause_reading()
+            return
+        buffer.compact()
+        if self._window_from_ms is None:
+            self._restart_window()
+        if buffer.is_full:
+            self._make_room()
+        else:
+            self._resume_reading()
+
+    def _settle_empty_buffer(self) -> None:
+        buffer = self._buffer
+        buffer.rewind()
+        self._window_from_ms = None
+        own_bytes = buffer.own_bytes
+        if own_bytes and own_bytes != self._retained_bytes:
+            if own_bytes > SMALL_FRAME_BYTES and self._memory.try_retain(self, own_bytes):
+                self._leased_bytes = self._retained_bytes = own_bytes
+            else:
+                self.give_back()
+        self._resume_reading()
+
+    def _make_room(self) -> None:
+        """Let the buffer grow for the frame under way, as soon as the pool allows it."""
+        buffer = self._buffer
+        frame_bytes = buffer.frame_bytes() or 0
+        if buffer.grown_bytes() <= max(SMALL_FRAME_BYTES, self._leased_bytes):
+            buffer.grow()
+            self._resume_reading()
+        elif self._memory.reserve(self, frame_bytes):
+            self.granted()
+        else:
+            self._leased_bytes = 0
+            self._waits_for_memory = True
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and not self._closed:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def _refuse_size(self, size: int) -> None:
+        start = self._buffer.start
+        opening = bytes(self._buffer.view[start : start + SIZE_BYTES])
+        foreign = None if self._saw_request else _FOREIGN_OPENINGS.get(opening)
+        if foreign is not None:
+            self.abort(f"{foreign} came to a listener that speaks the Kafka protocol")
+        else:
+            limit = self._limits.request_bytes_max
+            self.abort(f"a frame of {size} bytes is outside 0..{limit} (socket.request.max.bytes)")
+
+    # Requests.
+
+    def _handle_request(self, frame: memoryview) -> None:
+        try:
+            header, body_at = decode_request_header(frame)
+        except WireError as error:
+            self.abort(f"a request header that does not parse: {error}")
+            return
+        entry = REGISTRY.get(header.api_key)
+        if entry is None or not entry.min_version <= header.api_version <= entry.max_version:
+            self._refuse_api(entry, header)
+            return
+        self._saw_request = True
+        try:
+            request = decode(entry.request_type, header.api_version, frame, body_at)
+        except WireError as error:
+            name = f"{entry.key.name} v{header.api_version}"
+            self.abort(f"a {name} request that does not parse: {error}")
+            return
+        context = RequestContext(
+            header.api_key, header.api_version, header.correlation_id, header.client_id, self
+        )
+        self._dispatch(entry, context, request)
+
+    def _dispatch(self, entry: Registration, context: RequestContext, request: object) -> None:
+        try:
+            response = entry.handler(self.broker, context, request)
+        except Exception as error:  # noqa: BLE001 - one request must not take the broker down
+            response = error_answers.answer_to(entry, context, request, error)
+            if response is None:
+                self.abort(f"{entry.key.name} failed: {error!r}")
+                return
+        if response.__class__ is entry.response_type:
+            self._outbox.send(self._encode(context, response))
+        elif response is not None:
+            self._answer_later(entry, context, request, response)
+
+    def _encode(self, context: RequestContext, response: Any) -> Sequence[Part]:
+        return encode_response(context.api_key, context.version, context.correlation_id, response)
+
+    def _answer_later(
+        self,
+        entry: Registration,
+        context: RequestContext,
+        request: object,
+        pending: Deferred[Any] | Awaitable[Any],
+    ) -> None:
+        slot = self._outbox.owe()
+        if isinstance(pending, Deferred):
+            slot.waits_for = pending
+            pending.listen(
+                lambda response: self._deliver(slot, context, response),
+                lambda error: self._failed(entry, context, request, slot, error),
+            )
+            return
+        # A disconnect leaves the task alone: what it changes, it changes as a whole (rule 2.L).
+        task = self._loop.create_task(_awaited(pending))
+        self._listener.keep(task)
+        task.add_done_callback(lambda done: self._task_done(entry, context, request, slot, done))
+
+    def _task_done(
+        self,
+        entry: Registration,
+        context: RequestContext,
+        request: object,
+        slot: Slot,
+        done: asyncio.Task[Any],
+    ) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._deliver(slot, context, done.result())
+        else:
+            self._failed(entry, context, request, slot, error)
+
+    def _failed(
+        self,
+        entry: Registration,
+        context: RequestContext,
+        request: object,
+        slot: Slot,
+        error: BaseException,
+    ) -> None:
+        """A handler gave up half way: say so, or close where no answer can say it."""
+        response = error_answers.answer_to(entry, context, request, error)
+        if response is None:
+            self.abort(f"{entry.key.name} failed: {error!r}")
+        else:
+            self._deliver(slot, context, response)
+
+    def _deliver(self, slot: Slot, context: RequestContext, response: Any) -> None:
+        if self._closed:
+            return
+        self._active_at_ms = self._clock.monotonic_ms()
+        parts = () if response is None else self._encode(context, response)
+        self._outbox.fill(slot, parts)
+
+    def _refuse_api(self, entry: Registration | None, header: RequestHeader) -> None:
+        if entry is not None and entry.key == ApiKey.API_VERSIONS:
+            # KIP-511: the one unknown version that gets an answer, in the layout all know.
+            response = error_answers.unsupported_api_versions()
+            self._outbox.send(encode_response(_API_VERSIONS, 0, header.correlation_id, response))
+            return
+        what = f"api key {header.api_key}" if entry is None else entry.key.name
+        self.abort(f"{what} version {header.api_version} is not supported")
+
+    # Deadlines.
+
+    def _set_deadline(self, delay_ms: int) -> None:
+        self._deadline = self.broker.timers.schedule(delay_ms, self._check_deadlines)
+
+    def _restart_window(self) -> None:
+        """A frame has begun, or may go on: its time starts now."""
+        now_ms = self._active_at_ms = self._clock.monotonic_ms()
+        self._window_from_ms = now_ms
+        self._window_from_bytes = self._received_bytes
+        deadline = self._deadline
+        if deadline is None or deadline.deadline_ms > now_ms + self._limits.frame_ms:
+            if deadline is not None:
+                deadline.cancel()
+            self._set_deadline(self._limits.frame_ms)
+
+    def _check_deadlines(self) -> None:
+        if self._closed:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if not self._saw_request and now_ms - self._opened_at_ms >= self._limits.handshake_ms:
+            self.abort(f"no request within {self._limits.handshake_ms} ms")
+            return
+        if self._window_from_ms is not None and not self._frame_in_time(now_ms):
+            self.abort(f"a frame was not finished within {self._limits.frame_ms} ms")
+            return
+        idle_ms = now_ms - self._active_at_ms
+        if idle_ms >= self._limits.idle_ms and not self.is_busy:
+            self.abort(f"idle for {idle_ms} ms")
+            return
+        self._set_deadline(self._next_check_ms(now_ms, idle_ms))
+
+    def _next_check_ms(self, now_ms: int, idle_ms: int) -> int:
+        limits = self._limits
+        waits_ms = [limits.idle_ms - idle_ms if idle_ms < limits.idle_ms else limits.idle_ms]
+        if not self._saw_request:
+            waits_ms.append(self._opened_at_ms + limits.handshake_ms - now_ms)
+        if self._window_from_ms is not None:
+            waits_ms.append(self._window_from_ms + limits.frame_ms - now_ms)
+        return max(1, min(waits_ms))
+
+    def _frame_in_time(self, now_ms: int) -> bool:
+        """Whether the frame under way may go on; a window that brought enough starts the next."""
+        assert self._window_from_ms is not None
+        if now_ms - self._window_from_ms < self._limits.frame_ms:
+            return True
+        moved_bytes = self._received_bytes - self._window_from_bytes
+        if moved_bytes < FRAME_WINDOW_BYTES and not self._waits_for_memory:
+            return False
+        self._window_from_ms = now_ms
+        self._window_from_bytes = self._received_bytes
+        return True
+
+
+async def _awaited(pending: Awaitable[Any]) -> Any:
+    return await pending

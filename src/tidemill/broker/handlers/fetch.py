@@ -1,0 +1,363 @@
+"""Fetch: v4-18.
+
+Behaviour: consumers read below the high watermark, with isolation level 1 below the last stable
+offset. Whole stored batches come back, from the one that holds the wanted offset on; the first one
+comes even if it is larger than every limit, so a consumer always gets on. A fetch that finds less
+than `min_bytes` waits up to `max_wait_ms` for more. Sessions (KIP-227) answer with news only.
+
+Version notes: v7 sessions; v9 leader epoch fencing (KIP-320); v11 rack (KIP-392: always -1, there
+are no followers to prefer); v12 diverging epoch (KIP-595); v13 topic ids (KIP-516); v16 current
+leader (KIP-951).
+
+Deviations: one partition's share of an answer is at most `SLICE_BYTES_MAX`, whatever the request
+allows, so that no answer holds the loop; the rest comes with the next fetch. A fetch in the name of
+a replica is refused: brokers that replicate prove themselves first (CVE-2018-1288).
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidemill.broker.context import Broker
+from tidemill.broker.deferred import Deferred
+from tidemill.broker.dispatch import RequestContext, handles
+from tidemill.broker.fetch_sessions import FetchContext, Wanted
+from tidemill.broker.purgatory import Wait
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.replication.partition import READ_COMMITTED, Partition
+from tidemill.storage.slice import LogSlice
+from tidemill.wire.apis import ApiKey
+from tidemill.wire.encoder import UNCOPIED_BYTES_MIN
+from tidemill.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+
+SLICE_BYTES_MAX = 2 * 1024 * 1024
+EAGER_BYTES_MAX = 64 * 1024
+"""Records up to this size are read while the answer is built; larger ones while it is sent."""
+EAGER_BYTES_TOTAL_MAX = 512 * 1024
+"""And so are those of all partitions beyond this sum: an answer waits in memory for its reader."""
+
+_LEADER_HINT_FROM_VERSION = 16
+
+Answers = list[tuple[Wanted, PartitionData]]
+
+
+class StoredRecords:
+    """The records of one partition in an answer: where they are, until they are sent."""
+
+    __slots__ = ("_size_bytes", "read_blocking", "read_now")
+
+    def __init__(self, stored: LogSlice) -> None:
+        self._size_bytes = stored.size_bytes
+        self.read_now = stored.read_now
+        self.read_blocking = stored.read_blocking
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+
+@handles(ApiKey.FETCH, 4, 18)
+def fetch(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> FetchResponse | Deferred[FetchResponse]:
+    if _replica_id(request) >= 0:
+        return _refuse_replica(request)
+    session = broker.fetch_sessions.open(request, context.version)
+    if session.error is not ErrorCode.NONE:
+        return FetchResponse(error_code=int(session.error))
+    return FetchJob(broker, context.version, request, session).start()
+
+
+def _replica_id(request: FetchRequest) -> int:
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+def _refuse_replica(request: FetchRequest) -> FetchResponse:
+    code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    topics = [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[_failed(asked.partition, code) for asked in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(error_code=code, responses=topics)
+
+
+def _failed(index: int, code: int) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=-1,
+        aborted_transactions=[],
+        records=b"",
+    )
+
+
+class FetchJob:
+    """One fetch request from the first look at the log to its answer."""
+
+    def __init__(
+        self, broker: Broker, version: int, request: FetchRequest, session: FetchContext
+    ) -> None:
+        self._broker = broker
+        self._version = version
+        self._session = session
+        self._isolation_level = request.isolation_level
+        self._max_wait_ms = request.max_wait_ms
+        limit_bytes = broker.config.int("fetch.max.bytes")
+        self._max_bytes = min(request.max_bytes, limit_bytes)
+        self._min_bytes = min(request.min_bytes, limit_bytes)
+        self._targets = [self._resolve(want) for want in session.wanted]
+        self._readable_bytes: dict[Partition, int] = {}
+        self._has_failures = False
+        self._eager_left_bytes = 0
+        self._cold: list[tuple[PartitionData, LogSlice]] = []
+        self._deferred: Deferred[FetchResponse] | None = None
+        self._wait: Wait | None = None
+
+    def _resolve(self, want: Wanted) -> tuple[Wanted, Partition | ErrorCode]:
+        topic, index = want.key
+        replicas = self._broker.replicas
+        if isinstance(topic, UUID):
+            partition = replicas.get_by_id(topic, index)
+            if partition is None and topic not in self._broker.image.topic_names:
+                return want, ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            partition = replicas.get(topic, index)
+        return want, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition
+
+    def start(self) -> FetchResponse | Deferred[FetchResponse]:
+        """Answer at once if there is enough to say, else wait for more."""
+        answers = self._read_all()
+        if self._must_answer_now():
+            if not self._cold:
+                return self._response(answers)
+            self._deferred = Deferred()
+            self._read_cold(answers)
+            return self._deferred
+        self._deferred = Deferred(on_abandoned=self._abandon)
+        watched = [target for _, target in self._targets if isinstance(target, Partition)]
+        self._wait = self._broker.purgatory.watch(self, watched, self._max_wait_ms)
+        return self._deferred
+
+    def _must_answer_now(self) -> bool:
+        return (
+            self._max_wait_ms <= 0
+            or self._has_failures
+            or sum(self._readable_bytes.values()) >= self._min_bytes
+            or not any(isinstance(target, Partition) for _, target in self._targets)
+        )
+
+    # Waiting (`purgatory.Waiter`).
+
+    def moved(self, partition: Partition) -> bool:
+        """Whether what the partition gained is enough to answer, counting all partitions."""
+        if not partition.is_leader:
+            return True
+        for want, target in self._targets:
+            if target is partition:
+                if partition.readable_end(self._isolation_level) <= want.fetch_offset:
+                    return False
+                if self._min_bytes <= 1:
+                    return True
+                self._readable_bytes[partition] = self._look(want, partition)
+        return sum(self._readable_bytes.values()) >= self._min_bytes
+
+    def _look(self, want: Wanted, partition: Partition) -> int:
+        try:
+            return partition.read(
+                want.fetch_offset,
+                max_bytes=min(want.max_bytes, SLICE_BYTES_MAX),
+                isolation_level=self._isolation_level,
+            ).size_bytes
+        except ApiError:
+            # Whatever is wrong with it is worth an answer now.
+            return self._min_bytes
+
+    def finish(self) -> None:
+        assert self._deferred is not None
+        answers = self._read_all()
+        if self._cold:
+            self._read_cold(answers)
+        else:
+            self._deferred.complete(self._response(answers))
+
+    def fail(self, error: Exception) -> None:
+        assert self._deferred is not None
+        self._deferred.fail(error)
+
+    def _abandon(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
+
+    # Reading.
+
+    def _read_all(self) -> Answers:
+        """Read every wanted partition within the request's limits, in the client's order."""
+        self._cold = []
+        self._readable_bytes = {}
+        self._has_failures = False
+        self._eager_left_bytes = EAGER_BYTES_TOTAL_MAX
+        left_bytes = self._max_bytes
+        is_first = True
+        answers: Answers = []
+        for want, target in self._targets:
+            if isinstance(target, ErrorCode):
+                answers.append((want, _failed(want.key[1], int(target))))
+                continue
+            data, size_bytes = self._read_one(want, target, left_bytes, is_first)
+            if size_bytes:
+                is_first = False
+                left_bytes = max(0, left_bytes - size_bytes)
+                self._readable_bytes[target] = size_bytes
+            answers.append((want, data))
+        return answers
+
+    def _read_one(
+        self, want: Wanted, partition: Partition, left_bytes: int, is_first: bool
+    ) -> tuple[PartitionData, int]:
+        try:
+            partition.check_leader(want.current_leader_epoch)
+            diverging = _divergence(partition, want)
+            if diverging is not None:
+                self._has_failures = True
+                return self._data(want, partition, b"", diverging), 0
+            stored = partition.read(
+                want.fetch_offset,
+                max_bytes=max(0, min(want.max_bytes, left_bytes, SLICE_BYTES_MAX)),
+                isolation_level=self._isolation_level,
+                at_least_one=is_first,
+            )
+            data = self._data(want, partition, b"", None)
+            self._attach(data, stored)
+            return data, stored.size_bytes
+        except ApiError as error:
+            return self._failure(want, partition, error.code), 0
+
+    def _attach(self, data: PartitionData, stored: LogSlice) -> None:
+        """Put the records into the answer: as bytes if few, else as a reference."""
+        if not stored.is_resolved:
+            self._cold.append((data, stored))
+        elif stored.size_bytes > self._eager_bytes_max():
+            data.records = StoredRecords(stored)  # type: ignore[assignment]
+        elif stored.size_bytes > 0:
+            records = stored.read_now()
+            if records is None:
+                self._cold.append((data, stored))
+            else:
+                data.records = records
+                self._eager_left_bytes -= len(records)
+
+    def _eager_bytes_max(self) -> int:
+        # What the encoder would copy has to be bytes, not a promise of them.
+        return max(UNCOPIED_BYTES_MIN, min(EAGER_BYTES_MAX, self._eager_left_bytes))
+
+    def _data(
+        self, want: Wanted, partition: Partition, records: bytes, diverging: EpochEndOffset | None
+    ) -> PartitionData:
+        reads_committed = self._isolation_level == READ_COMMITTED
+        return PartitionData(
+            partition_index=want.key[1],
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            diverging_epoch=diverging,
+            aborted_transactions=_aborted(partition, want) if reads_committed else None,
+            records=records,
+        )
+
+    def _failure(self, want: Wanted, partition: Partition, code: ErrorCode) -> PartitionData:
+        self._has_failures = True
+        data = PartitionData(
+            partition_index=want.key[1],
+            error_code=int(code),
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
+        is_stale = code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        if is_stale and self._version >= _LEADER_HINT_FROM_VERSION:
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=partition.leader, leader_epoch=partition.leader_epoch
+            )
+        return data
+
+    def _read_cold(self, answers: Answers) -> None:
+        """Have the executor fetch what the page cache did not have, then answer."""
+        cold, self._cold = self._cold, []
+        assert self._deferred is not None
+        deferred = self._deferred
+
+        def work() -> list[bytes | BaseException]:
+            return [_read_or_error(stored) for _, stored in cold]
+
+        def then(results: list[bytes | BaseException] | None, error: BaseException | None) -> None:
+            for place, (data, _) in enumerate(cold):
+                _put_cold(data, error or (results or [])[place])
+            deferred.complete(self._response(answers))
+
+        self._broker.executor.submit(work, then)
+
+    # Answering.
+
+    def _response(self, answers: Answers) -> FetchResponse:
+        session_id, told = self._broker.fetch_sessions.answer(self._session, answers, self._version)
+        topics: dict[str | UUID, FetchableTopicResponse] = {}
+        for want, data in told:
+            topic = want.key[0]
+            entry = topics.get(topic)
+            if entry is None:
+                entry = topics[topic] = FetchableTopicResponse()
+                if isinstance(topic, UUID):
+                    entry.topic_id = topic
+                else:
+                    entry.topic = topic
+            entry.partitions.append(data)
+        return FetchResponse(session_id=session_id, responses=list(topics.values()))
+
+
+def _divergence(partition: Partition, want: Wanted) -> EpochEndOffset | None:
+    """Where the client's history left ours, if it says what it last read and that is not here."""
+    if want.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition.log.end_offset_for_epoch(want.last_fetched_epoch)
+    if epoch < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, "the last fetched epoch is not known here")
+    if epoch < want.last_fetched_epoch or end_offset < want.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def _aborted(partition: Partition, want: Wanted) -> list[AbortedTransaction]:
+    """The aborted transactions that a reader of these offsets must skip (rule H10)."""
+    found = partition.log.aborted_transactions(want.fetch_offset, partition.last_stable_offset)
+    return [
+        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in found
+    ]
+
+
+def _read_or_error(stored: LogSlice) -> bytes | BaseException:
+    try:
+        return stored.read_blocking()
+    except ApiError as error:
+        return error
+
+
+def _put_cold(data: PartitionData, result: bytes | BaseException) -> None:
+    if isinstance(result, ApiError):
+        data.error_code = int(result.code)
+    elif isinstance(result, BaseException):
+        data.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    else:
+        data.records = result

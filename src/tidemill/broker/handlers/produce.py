@@ -1,0 +1,249 @@
+"""Produce: v3-13 (v0-2 are advertised and not answered, as in Kafka: KAFKA-18659).
+
+Behaviour: each partition's single record batch is checked, given its offsets and appended. acks=1
+answers then; acks=all once the records are committed, or with REQUEST_TIMED_OUT after
+`timeout_ms`; acks=0 is never answered, and an error closes the connection, which is the only way to
+tell. An idempotent producer's repeated batch is answered with its first offsets (rule G2).
+
+Version notes: v7 zstd (KIP-110); v8 record errors (KIP-467); v10 current leader (KIP-951); v12
+implicit transactions (KIP-890); v13 topic ids (KIP-516).
+
+Deviations: records inside a batch are looked at one by one only on compacted and internal topics,
+on conversion, and with `record.validation=full`. Transactional batches are refused, as Kafka
+refuses those without a transactional id: no transaction can have begun.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidemill.broker.context import Broker
+from tidemill.broker.deferred import Deferred
+from tidemill.broker.dispatch import RequestContext, handles
+from tidemill.broker.handlers.produce_checks import check_batch
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.replication.partition import ACKS_ALL, AppendOutcome, Partition, PendingAppend
+from tidemill.storage.log import AppendInfo
+from tidemill.storage.validate import RecordsRefusedError
+from tidemill.wire.apis import ApiKey
+from tidemill.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+_TELLS_LOG_START = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+)
+"""Errors about the records, not about the partition: Kafka's answer has the log start with them."""
+
+_TOPIC_IDS_FROM_VERSION = 13
+_LEADER_HINT_FROM_VERSION = 10
+
+
+@handles(ApiKey.PRODUCE, 3, 13, advertised_min_version=0)
+def produce(
+    broker: Broker, context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
+    job = ProduceJob(broker, context, request)
+    response = job.run()
+    if request.acks == 0:
+        if job.first_error is not None:
+            context.connection.abort(f"a produce request with acks=0 failed: {job.first_error}")
+        return None
+    return response
+
+
+class ProduceJob:
+    """One produce request: the appends, and the wait for those that are not committed yet."""
+
+    __slots__ = (
+        "_acks",
+        "_broker",
+        "_context",
+        "_deferred",
+        "_pending",
+        "_request",
+        "_response",
+        "_uncommitted",
+        "first_error",
+    )
+
+    def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
+        self._broker = broker
+        self._context = context
+        self._request = request
+        self._acks = request.acks
+        self._response = ProduceResponse()
+        self._uncommitted: list[tuple[Partition, PartitionProduceResponse, AppendInfo]] = []
+        self._pending = 0
+        self._deferred: Deferred[ProduceResponse] | None = None
+        self.first_error: str | None = None
+
+    def run(self) -> ProduceResponse | Deferred[ProduceResponse]:
+        """Append everything; the answer, or the promise of it."""
+        responses = self._response.responses
+        for topic in self._request.topic_data:
+            results = [self._append(topic, asked) for asked in topic.partition_data]
+            responses.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=results
+                )
+            )
+        if not (self._uncommitted or self._pending):
+            return self._response
+        self._deferred = Deferred()
+        watched = {partition: None for partition, _, _ in self._uncommitted}
+        self._broker.purgatory.watch(self, watched, self._request.timeout_ms)
+        return self._deferred
+
+    # Appending.
+
+    def _append(
+        self, topic: TopicProduceData, asked: PartitionProduceData
+    ) -> PartitionProduceResponse:
+        result = PartitionProduceResponse(index=asked.index, base_offset=-1)
+        try:
+            if not -1 <= self._acks <= 1:
+                raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+            partition = self._find(topic, asked.index)
+            records = check_batch(asked.records, self._context.version)
+        except ApiError as error:
+            self._fail(result, None, error)
+            return result
+        try:
+            outcome = partition.append(records, required_acks=self._acks)
+        except ApiError as error:
+            self._fail(result, partition, error)
+            return result
+        if isinstance(outcome, PendingAppend):
+            self._pending += 1
+            outcome.then = partial(self._append_done, partition, result)
+        else:
+            self._succeed(result, partition, outcome)
+        return result
+
+    def _find(self, topic: TopicProduceData, index: int) -> Partition:
+        broker = self._broker
+        if self._context.version >= _TOPIC_IDS_FROM_VERSION:
+            partition = broker.replicas.get_by_id(topic.topic_id, index)
+            if partition is None and topic.topic_id not in broker.image.topic_names:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            partition = broker.replicas.get(topic.name, index)
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.settings.log.is_internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return partition
+
+    def _succeed(
+        self, result: PartitionProduceResponse, partition: Partition, info: AppendInfo
+    ) -> None:
+        result.base_offset = info.base_offset
+        result.log_append_time_ms = info.append_time_ms
+        result.log_start_offset = info.log_start_offset
+        if not partition.may_ack(self._acks, info):
+            self._uncommitted.append((partition, result, info))
+
+    def _fail(
+        self, result: PartitionProduceResponse, partition: Partition | None, error: ApiError
+    ) -> None:
+        result.error_code = int(error.code)
+        result.base_offset = -1
+        if self.first_error is None:
+            self.first_error = str(error)
+        if isinstance(error, RecordsRefusedError):
+            result.error_message = error.message
+            result.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=why)
+                for place, why in error.record_errors
+            ]
+        if partition is None:
+            return
+        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._hint_leader(result, partition)
+        elif error.code in _TELLS_LOG_START:
+            result.log_start_offset = partition.log.log_start_offset
+
+    def _hint_leader(self, result: PartitionProduceResponse, partition: Partition) -> None:
+        """Say who leads and where, so that the client need not ask (KIP-951)."""
+        if self._context.version < _LEADER_HINT_FROM_VERSION:
+            return
+        result.current_leader = LeaderIdAndEpoch(
+            leader_id=partition.leader, leader_epoch=partition.leader_epoch
+        )
+        leader = self._broker.image.broker(partition.leader)
+        endpoint = leader.endpoint(self._context.listener) if leader else None
+        if leader is not None and endpoint is not None:
+            node = NodeEndpoint(
+                node_id=leader.broker_id, host=endpoint.host, port=endpoint.port, rack=leader.rack
+            )
+            if node not in self._response.node_endpoints:
+                self._response.node_endpoints.append(node)
+
+    def _append_done(
+        self, partition: Partition, result: PartitionProduceResponse, outcome: AppendOutcome
+    ) -> None:
+        """A conversion is through: its batch is in the log now, or refused."""
+        self._pending -= 1
+        if isinstance(outcome, ApiError):
+            self._fail(result, partition, outcome)
+        else:
+            self._succeed(result, partition, outcome)
+            if self._uncommitted and self._uncommitted[-1][1] is result:
+                self._broker.purgatory.watch(self, (partition,), self._request.timeout_ms)
+        self._maybe_complete()
+
+    # Waiting (`purgatory.Waiter`).
+
+    def moved(self, partition: Partition) -> bool:
+        """Settle what the partition's move commits or makes impossible; True when all is."""
+        still_open = []
+        for entry in self._uncommitted:
+            if entry[0] is not partition or not self._settle(*entry):
+                still_open.append(entry)
+        self._uncommitted = still_open
+        return not still_open and self._pending == 0
+
+    def _settle(
+        self, partition: Partition, result: PartitionProduceResponse, info: AppendInfo
+    ) -> bool:
+        try:
+            # A leader that was deposed while the client waited must not ack (rule B10).
+            partition.check_leader()
+            if not partition.may_ack(self._acks, info):
+                return False
+            if self._acks == ACKS_ALL:
+                partition.check_enough_in_sync(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        except ApiError as error:
+            self._fail(result, partition, error)
+        return True
+
+    def finish(self) -> None:
+        """Answer; what is still not committed has timed out."""
+        for _, result, _ in self._uncommitted:
+            result.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+        self._uncommitted = []
+        if self._deferred is not None and self._pending == 0:
+            self._deferred.complete(self._response)
+
+    def fail(self, error: Exception) -> None:
+        if self._deferred is not None:
+            self._deferred.fail(error)
+
+    def _maybe_complete(self) -> None:
+        if self._deferred is not None and not self._uncommitted and self._pending == 0:
+            self._deferred.complete(self._response)

@@ -1,0 +1,197 @@
+"""The send side of one connection: answers in request order, at the pace of the reader.
+
+An answer that is ready goes straight to the transport when none is owed before it. Otherwise it
+waits in its slot. Stored records are not in memory yet when their answer is sent: they are read
+piece by piece as the transport takes them, so a reader that stops reading costs one piece and no
+more, and a large fetch never holds the loop. What the page cache does not have, the executor reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tidemill.broker.deferred import Deferred
+from tidemill.errors import ApiError
+from tidemill.executor import Executor
+
+BYTES_PER_TURN_MAX = 2 * 1024 * 1024
+"""After this many stored bytes other connections get their turn."""
+
+
+class StoredBytes(Protocol):
+    """A run of stored bytes that is read only when it is sent; `len()` is known before."""
+
+    def __len__(self) -> int: ...
+
+    def read_now(self) -> bytes | None:
+        """The bytes if the page cache has them, else None."""
+        ...
+
+    def read_blocking(self) -> bytes:
+        """The bytes, from the disk if need be: for the executor."""
+        ...
+
+
+Part = bytes | bytearray | memoryview | StoredBytes
+_IN_MEMORY = (bytes, bytearray, memoryview)
+
+
+class Slot:
+    """The place of one answer in the order; `parts` is None until it is known."""
+
+    __slots__ = ("parts", "waits_for")
+
+    def __init__(self) -> None:
+        self.parts: Sequence[Part] | None = None
+        self.waits_for: Deferred[object] | asyncio.Task[object] | None = None
+
+
+class Outbox:
+    """Answers owed and answers under way. `on_room` is called when it can take more."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        on_room: Callable[[], object],
+        on_failure: Callable[[str], object],
+    ) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._executor = executor
+        self._on_room = on_room
+        self._on_failure = on_failure
+        self._slots: deque[Slot] = deque()
+        self._stream: deque[Part] = deque()
+        self._stream_busy = False
+        self._paused = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many answers are owed or not fully handed to the transport."""
+        return len(self._slots) + (1 if self._stream else 0)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the peer reads too slowly to be sent more."""
+        return self._paused
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send an answer that is ready, after those owed before it."""
+        if self._slots or self._stream:
+            slot = self.owe()
+            slot.parts = parts
+        else:
+            self._write(parts)
+
+    def owe(self) -> Slot:
+        """Keep a place for an answer that comes later."""
+        slot = Slot()
+        self._slots.append(slot)
+        return slot
+
+    def fill(self, slot: Slot, parts: Sequence[Part]) -> None:
+        """The answer for `slot` is here; no parts at all means that nothing is sent for it."""
+        slot.parts = parts
+        slot.waits_for = None
+        self._flush()
+        self._on_room()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._stream_on()
+        self._on_room()
+
+    def close(self) -> None:
+        """The connection is gone: abandon what is still being worked on."""
+        self._closed = True
+        self._stream.clear()
+        slots, self._slots = self._slots, deque()
+        for slot in slots:
+            if isinstance(slot.waits_for, Deferred):
+                slot.waits_for.abandon()
+
+    def _flush(self) -> None:
+        slots = self._slots
+        while slots and not self._stream and slots[0].parts is not None:
+            self._write(slots.popleft().parts or ())
+
+    def _write(self, parts: Sequence[Part]) -> None:
+        if self._closed:
+            return
+        if all(isinstance(part, _IN_MEMORY) for part in parts):
+            if len(parts) == 1:
+                self._transport.write(parts[0])  # type: ignore[arg-type]
+            elif parts:
+                self._transport.writelines(parts)  # type: ignore[arg-type]
+            return
+        self._stream.extend(parts)
+        self._stream_on()
+
+    def _stream_on(self) -> None:
+        """Send on from the stored records under way, until the peer or the disk is behind."""
+        stream = self._stream
+        left_bytes = BYTES_PER_TURN_MAX
+        while stream and not (self._paused or self._stream_busy or self._closed):
+            part = stream[0]
+            if isinstance(part, _IN_MEMORY):
+                stream.popleft()
+                self._transport.write(part)
+                continue
+            if left_bytes <= 0:
+                self._stream_busy = True
+                self._loop.call_soon(self._next_turn)
+                return
+            left_bytes -= len(part)
+            self._send_stored(part)
+        if not stream and self._slots:
+            self._flush()
+
+    def _next_turn(self) -> None:
+        self._stream_busy = False
+        self._stream_on()
+        self._on_room()
+
+    def _send_stored(self, part: StoredBytes) -> None:
+        try:
+            data = part.read_now()
+        except (OSError, ApiError) as error:
+            self._fail(error)
+            return
+        if data is None:
+            self._stream_busy = True
+            self._executor.submit(part.read_blocking, self._read_from_disk)
+        else:
+            self._send_read(part, data)
+
+    def _read_from_disk(self, data: bytes | None, error: BaseException | None) -> None:
+        self._stream_busy = False
+        if self._closed or not self._stream:
+            return
+        if error is not None or data is None:
+            self._fail(error)
+            return
+        part = self._stream[0]
+        assert not isinstance(part, _IN_MEMORY)
+        self._send_read(part, data)
+        self._stream_on()
+        self._on_room()
+
+    def _send_read(self, part: StoredBytes, data: bytes) -> None:
+        if len(data) != len(part):
+            self._fail(OSError(f"{len(part)} bytes were stored and {len(data)} came back"))
+            return
+        self._stream.popleft()
+        self._transport.write(data)
+
+    def _fail(self, error: BaseException | None) -> None:
+        # The size of the answer is already on the wire: it cannot be taken back, only cut off.
+        self._stream.clear()
+        self._on_failure(f"stored records could not be read: {error}")

@@ -1,0 +1,221 @@
+"""All partitions of this broker, following the cluster's image.
+
+`apply` compares a new image with the last one, topic by topic; topics that did not change are the
+same objects in both, so the cost is that of the change and not of the cluster. A topic is known by
+its id: one that was deleted and created again under its old name is another topic, and nothing of
+the first one survives in it (rule A11).
+
+Making and removing thousands of directories takes seconds, and the loop has clients to serve: what
+exceeds `CHANGES_AT_ONCE_MAX` is done in small steps in later turns. A partition that is asked for
+before its step came is made on the spot, so nobody can tell.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from tidemill.clock import Clock
+from tidemill.errors import ApiError
+from tidemill.executor import Executor
+from tidemill.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
+from tidemill.replication.partition import Partition, PartitionSettings
+from tidemill.storage.log import Log
+from tidemill.storage.manager import LogManager
+from tidemill.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+CHANGES_AT_ONCE_MAX = 100
+"""Logs that one new image makes or removes at once; more would be felt by other clients."""
+CHANGES_PER_STEP = 8
+
+
+class ReplicaManager:
+    """The partitions of which this broker holds a replica."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: LogManager,
+        clock: Clock,
+        executor: Executor,
+        settings_of: Callable[[TopicImage], PartitionSettings],
+        on_moved: Callable[[Partition], object],
+        call_later: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._clock = clock
+        self._executor = executor
+        self._settings_of = settings_of
+        self._on_moved = on_moved
+        self._call_later = call_later
+        self._to_create: dict[TopicPartition, tuple[TopicImage, PartitionImage]] = {}
+        self._to_delete: deque[Log] = deque()
+        self._step_is_due = False
+        self._image = EMPTY_IMAGE
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[TopicId, dict[int, Partition]] = {}
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        partitions = self._by_name.get(topic)
+        if partitions is None:
+            return None
+        found = partitions.get(index)
+        if found is None and self._to_create:
+            self._create_wanted(TopicPartition(topic, index))
+            found = partitions.get(index)
+        return found
+
+    def get_by_id(self, topic_id: TopicId, index: int) -> Partition | None:
+        partitions = self._by_id.get(topic_id)
+        if partitions is None:
+            return None
+        found = partitions.get(index)
+        if found is None and self._to_create and topic_id in self._image.topic_names:
+            self._create_wanted(TopicPartition(self._image.topic_names[topic_id], index))
+            found = partitions.get(index)
+        return found
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._by_name.values():
+            yield from partitions.values()
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for partitions in self._by_name.values())
+
+    # Following the image.
+
+    def apply(self, image: ClusterImage, *, at_once: bool = False) -> None:
+        """Create, lead, reconfigure and delete partitions so that they match `image`.
+
+        `at_once` is for the start: nobody is served yet, and the logs are there already.
+        """
+        before, self._image = self._image, image
+        for name, topic in before.topics.items():
+            after = image.topics.get(name)
+            if after is None or after.topic_id != topic.topic_id:
+                self._delete_topic(topic)
+        defaults_changed = self._defaults_changed(before, image)
+        for name, topic in image.topics.items():
+            known = before.topics.get(name)
+            if known is not topic or defaults_changed:
+                self._apply_topic(known, topic, defaults_changed)
+        self._work_off(image.partition_count if at_once else CHANGES_AT_ONCE_MAX)
+
+    def _defaults_changed(self, before: ClusterImage, after: ClusterImage) -> bool:
+        """Whether a broker setting changed from which topics without an override inherit."""
+        return (
+            before.default_broker_config != after.default_broker_config
+            or before.broker_configs.get(self._broker_id)
+            != after.broker_configs.get(self._broker_id)
+        )
+
+    def _apply_topic(
+        self, known: TopicImage | None, topic: TopicImage, defaults_changed: bool
+    ) -> None:
+        partitions = self._by_name.setdefault(topic.name, {})
+        self._by_id[topic.topic_id] = partitions
+        settings = self._settings_of(topic)
+        if partitions and (defaults_changed or known is None or known.configs != topic.configs):
+            for partition in partitions.values():
+                partition.reconfigure(settings)
+        for image in topic.partitions:
+            if self._broker_id not in image.replicas:
+                continue
+            existing = partitions.get(image.index)
+            if existing is None:
+                self._to_create[TopicPartition(topic.name, image.index)] = (topic, image)
+            else:
+                existing.apply(image)
+
+    # Making and removing logs, a few at a time.
+
+    def _work_off(self, count: int) -> None:
+        """Do up to `count` of the waiting changes; the rest waits for later turns."""
+        while count and self._to_create:
+            self._create_wanted(next(iter(self._to_create)))
+            count -= 1
+        while count and self._to_delete:
+            self._delete_log(self._to_delete.popleft())
+            count -= 1
+        if (self._to_create or self._to_delete) and not self._step_is_due:
+            self._step_is_due = True
+            self._call_later(self._step)
+
+    def _step(self) -> None:
+        self._step_is_due = False
+        self._work_off(CHANGES_PER_STEP)
+
+    def _create_wanted(self, topic_partition: TopicPartition) -> None:
+        wanted = self._to_create.pop(topic_partition, None)
+        if wanted is None:
+            return
+        topic, image = wanted
+        partition = self._create(topic, image.index, self._settings_of(topic))
+        if partition is not None:
+            self._by_name[topic.name][image.index] = partition
+            partition.apply(image)
+
+    def _delete_log(self, stored: Log) -> None:
+        # The topic may have been made again meanwhile: then its first log is gone already.
+        if self._logs.get(stored.topic_partition) is stored:
+            try:
+                self._logs.delete(stored.topic_partition)
+            except ApiError as error:
+                log.error("the log of %s was not removed: %s", stored.topic_partition, error)
+
+    def _create(
+        self, topic: TopicImage, index: int, settings: PartitionSettings
+    ) -> Partition | None:
+        """The partition with its log, found on disk or made now; None if no disk will have it."""
+        topic_partition = TopicPartition(topic.name, index)
+        try:
+            stored = self._open_log(topic_partition, topic.topic_id, settings)
+        except ApiError as error:
+            log.error("partition %s has no log: %s", topic_partition, error)
+            return None
+        return Partition(
+            topic_partition,
+            topic.topic_id,
+            stored,
+            settings,
+            broker_id=self._broker_id,
+            request_flush=self._logs.request_flush,
+            clock=self._clock,
+            executor=self._executor,
+            on_moved=self._on_moved,
+            high_watermark=self._logs.high_watermark(topic_partition),
+        )
+
+    def _open_log(
+        self, topic_partition: TopicPartition, topic_id: TopicId, settings: PartitionSettings
+    ) -> Log:
+        stored = self._logs.get(topic_partition)
+        if stored is not None and stored.topic_id not in (ZERO_TOPIC_ID, topic_id):
+            # Left over from a topic of the same name that was deleted while we were down.
+            self._logs.delete(topic_partition)
+        return self._logs.create(topic_partition, topic_id, settings.log)
+
+    def _delete_topic(self, topic: TopicImage) -> None:
+        self._by_id.pop(topic.topic_id, None)
+        for partition in self._by_name.pop(topic.name, {}).values():
+            partition.mark_gone()
+            self._to_delete.append(partition.log)
+        for image in topic.partitions:
+            self._to_create.pop(TopicPartition(topic.name, image.index), None)
+
+    # Disks.
+
+    def take_offline(self, lost: Iterable[TopicPartition]) -> None:
+        """A log directory failed: its partitions refuse everything from now on (rule E1)."""
+        for topic, index in lost:
+            partition = self.get(topic, index)
+            if partition is not None:
+                partition.take_offline()
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Every partition's, for checkpoints (rule B7) and retention (rule B12)."""
+        return {partition.topic_partition: partition.high_watermark for partition in self}

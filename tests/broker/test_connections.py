@@ -1,0 +1,222 @@
+"""Connections: order, bounds, deadlines, and what is refused (rules 3.3, 3.4 and 2.L)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from tests.broker.harness import (
+    Client,
+    batch,
+    connect,
+    create_topic,
+    fetch_request,
+    metadata_of,
+    produce,
+    produce_request,
+    running_broker,
+)
+
+from tidemill.broker.server import BrokerServer
+from tidemill.wire.apis import ApiKey
+from tidemill.wire.frame import encode_request
+from tidemill.wire.messages.api_versions import ApiVersionsRequest
+from tidemill.wire.messages.fetch import FetchRequest
+from tidemill.wire.messages.metadata import MetadataRequest
+from tidemill.wire.messages.produce import ProduceRequest
+
+SOFTWARE = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+
+
+async def raw(port: int, data: bytes) -> bool:
+    """Whether the broker closes a connection that begins with these bytes."""
+    async with connect(port) as client:
+        client.writer.write(data)
+        return await client.is_closed(2.0)
+
+
+async def test_answers_come_in_request_order(server: BrokerServer, client: Client) -> None:
+    """A long poll first, then quick requests: the quick answers wait for the slow one."""
+    await create_topic(server, "t")
+    first = client.send(fetch_request("t", 0, max_wait_ms=300), 12)
+    second = client.send(SOFTWARE, 3)
+    third = client.send(metadata_of("t"), 12)
+    received = [
+        (await client.receive(FetchRequest, 12))[0],
+        (await client.receive(ApiVersionsRequest, 3))[0],
+        (await client.receive(MetadataRequest, 12))[0],
+    ]
+    assert received == [first, second, third]
+
+
+async def test_many_pipelined_requests(client: Client) -> None:
+    sent = [client.send(SOFTWARE, 3) for _ in range(1000)]
+    received = [(await client.receive(ApiVersionsRequest, 3))[0] for _ in sent]
+    assert received == sent
+
+
+async def test_a_request_in_single_bytes(client: Client) -> None:
+    for byte in encode_request(ApiKey.API_VERSIONS, 3, 7, "test", SOFTWARE):
+        client.writer.write(bytes([byte]))
+        await asyncio.sleep(0)
+    assert (await client.receive(ApiVersionsRequest, 3))[0] == 7
+
+
+@pytest.mark.parametrize(
+    "size", [-1, -(2**31), 2**31 - 1, 104_857_601], ids=["minus one", "min", "max", "over limit"]
+)
+async def test_impossible_frame_sizes_close_the_connection(server: BrokerServer, size: int) -> None:
+    """Rule 3.4.1: refused before anything is allocated."""
+    assert await raw(server.port, struct.pack(">i", size))
+
+
+@pytest.mark.parametrize(
+    ("opening", "name"),
+    [(b"GET / HTTP/1.1\r\n\r\n", "HTTP"), (b"\x16\x03\x01\x02\x00\x01", "TLS")],
+)
+async def test_other_protocols_are_refused_with_one_log_line(
+    server: BrokerServer, opening: bytes, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tidemill.broker"):
+        assert await raw(server.port, opening)
+    lines = [record.getMessage() for record in caplog.records if name in record.getMessage()]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize(("key", "version"), [(999, 0), (0, 2), (0, 14), (1, 3), (3, 99), (4, 7)])
+async def test_what_is_not_supported_closes_the_connection(
+    server: BrokerServer, key: int, version: int
+) -> None:
+    body = struct.pack(">hhih", key, version, 1, -1) + b"\0" * 40
+    assert await raw(server.port, struct.pack(">i", len(body)) + body)
+
+
+async def test_a_body_that_does_not_parse_closes_the_connection(server: BrokerServer) -> None:
+    """Rule 3.4.2: an array of 2³¹ entries is no reason to allocate."""
+    body = struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff"
+    assert await raw(server.port, struct.pack(">i", len(body)) + body)
+
+
+async def test_an_unknown_version_of_api_versions_is_answered(client: Client) -> None:
+    """KIP-511: error 35 in the v0 layout, listing ApiVersions itself."""
+    body = struct.pack(">hhih", 18, 99, 5, -1) + b"\0junk"
+    client.writer.write(struct.pack(">i", len(body)) + body)
+    frame = await client.receive_frame()
+    assert frame == struct.pack(">ihihhh", 5, 35, 1, 18, 0, 4)
+
+
+async def test_acks_zero_is_not_answered(server: BrokerServer, client: Client) -> None:
+    await create_topic(server, "t")
+    client.send(produce_request("t", batch([b"v"]), acks=0), 9)
+    sent = client.send(SOFTWARE, 3)
+    assert (await client.receive(ApiVersionsRequest, 3))[0] == sent
+
+
+async def test_an_error_with_acks_zero_closes_the_connection(client: Client) -> None:
+    """Rule B10: there is no other way to tell."""
+    client.send(produce_request("missing", batch([b"v"]), acks=0), 9)
+    assert await client.is_closed()
+
+
+async def test_half_sent_giants_do_not_stop_good_clients(
+    server: BrokerServer, client: Client
+) -> None:
+    """Hundreds of half-sent 100 MB frames held open: a good client is served as before."""
+    await create_topic(server, "t")
+    async with AsyncExitStack() as stack:
+        for _ in range(200):
+            bad = await stack.enter_async_context(connect(server.port))
+            bad.writer.write(struct.pack(">i", 100_000_000) + bytes(200_000))
+        for _ in range(3):
+            result = await asyncio.wait_for(produce(client, "t", batch([b"x" * 900_000])), 5)
+            assert result.error_code == 0
+
+
+async def test_a_slow_reader_costs_no_one_else_anything(server: BrokerServer) -> None:
+    """A connection that does not read is not read for, and others are served."""
+    await create_topic(server, "t")
+    async with connect(server.port) as writer:
+        for _ in range(8):
+            await produce(writer, "t", batch([b"x" * 1_000_000]))
+        async with connect(server.port) as slow, connect(server.port) as good:
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(300):
+                slow.send(fetch_request("t", 0, max_bytes=50_000_000), 12)
+            await asyncio.sleep(0.3)
+            result = await asyncio.wait_for(produce(good, "t", batch([b"v"])), 5)
+            assert result.error_code == 0
+
+
+async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
+    settings = {"connection.handshake.timeout.ms": "200"}
+    async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
+        assert await client.is_closed(3.0)
+
+
+async def test_an_unfinished_frame_is_closed(tmp_path: Path) -> None:
+    settings = {"connection.partial.frame.timeout.ms": "300"}
+    async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
+        await client.ask(SOFTWARE, 3)
+        client.writer.write(struct.pack(">i", 1000) + b"half")
+        assert await client.is_closed(3.0)
+
+
+async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path) -> None:
+    settings = {"connections.max.idle.ms": "300"}
+    async with running_broker(tmp_path, settings) as server:
+        await create_topic(server, "t")
+        async with connect(server.port) as idle, connect(server.port) as waiting:
+            await idle.ask(SOFTWARE, 3)
+            waiting.send(fetch_request("t", 0, max_wait_ms=1200), 12)
+            assert await idle.is_closed(3.0)
+            assert (await waiting.receive(FetchRequest, 12))[0] == 1
+
+
+async def test_connections_above_the_cap_are_closed(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, {"max.connections": "2"}) as server:
+        async with connect(server.port) as first, connect(server.port) as second:
+            await first.ask(SOFTWARE, 3)
+            await second.ask(SOFTWARE, 3)
+            async with connect(server.port) as third:
+                assert await third.is_closed()
+        await asyncio.sleep(0.05)
+        async with connect(server.port) as again:
+            await again.ask(SOFTWARE, 3)
+
+
+async def test_connections_of_one_address_can_be_capped(tmp_path: Path) -> None:
+    settings = {"max.connections.per.ip": "1"}
+    async with running_broker(tmp_path, settings) as server, connect(server.port) as first:
+        await first.ask(SOFTWARE, 3)
+        async with connect(server.port) as second:
+            assert await second.is_closed()
+
+
+async def test_a_disconnect_does_not_undo_an_append(server: BrokerServer, client: Client) -> None:
+    """Rule 2.L: the client's going does not cancel an append half way."""
+    await create_topic(server, "t")
+    async with connect(server.port) as gone:
+        gone.send(produce_request("t", batch([b"v"])), 9)
+        await gone.writer.drain()
+        await asyncio.sleep(0.05)
+    result = await produce(client, "t", batch([b"w"]))
+    assert result.base_offset == 1
+
+
+async def test_produce_requests_of_one_connection_keep_their_order(
+    server: BrokerServer, client: Client
+) -> None:
+    """Rule G7: pipelined batches are appended as they came, conversions in between or not."""
+    await create_topic(server, "t", configs={"compression.type": "zstd"})
+    sizes = [100_000, 10, 200_000, 20, 30]
+    for size in sizes:
+        client.send(produce_request("t", batch([b"x" * size])), 9)
+    offsets = []
+    for _ in sizes:
+        _, response = await client.receive(ProduceRequest, 9)
+        offsets.append(response.responses[0].partition_responses[0].base_offset)
+    assert offsets == [0, 1, 2, 3, 4]

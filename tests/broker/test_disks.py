@@ -1,0 +1,153 @@
+"""Disks and file handles that fail: one clear error per request, never a dead broker."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.broker.harness import (
+    batch,
+    connect,
+    create_topic,
+    fetch,
+    list_offset,
+    produce,
+)
+
+from tidemill.broker.server import BrokerServer
+from tidemill.config import load_broker_config
+from tidemill.errors import ErrorCode
+from tidemill.storage.disk_errors import disk_error
+from tidemill.storage.files import Buffer, OsFiles
+from tidemill.wire.messages.log_dirs import DescribeLogDirsRequest
+from tidemill.wire.messages.metadata import MetadataRequest
+
+
+class FailingFiles(OsFiles):
+    """The machine's files, until a test says what goes wrong with paths below a directory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write_errno: int | None = None
+        self.sync_errno: int | None = None
+        self.below = ""
+
+    def write_at(self, path: str, position: int, parts: Sequence[Buffer]) -> None:
+        self._maybe_fail(self.write_errno, path)
+        super().write_at(path, position, parts)
+
+    def fdatasync(self, path: str) -> None:
+        self._maybe_fail(self.sync_errno, path)
+        super().fdatasync(path)
+
+    def _maybe_fail(self, number: int | None, path: str) -> None:
+        if number is not None and path.startswith(self.below) and path.endswith(".log"):
+            raise disk_error(OSError(number, "injected"), "using", path)
+
+
+def make(directories: list[Path], files: FailingFiles) -> BrokerServer:
+    overrides = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": ",".join(map(str, directories)),
+    }
+    config, _ = load_broker_config(environ={}, overrides=overrides)
+    return BrokerServer(config, files=files)
+
+
+async def test_a_full_disk_refuses_writes_and_heals(tmp_path: Path) -> None:
+    """Rule E8: reads go on, and so do writes once there is room again."""
+    files = FailingFiles()
+    server = make([tmp_path], files)
+    await server.start()
+    try:
+        await create_topic(server, "t")
+        async with connect(server.port) as client:
+            assert (await produce(client, "t", batch([b"a"]))).error_code == 0
+            files.write_errno = errno.ENOSPC
+            refused = await produce(client, "t", batch([b"b"]))
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            data = (await fetch(client, "t", 0)).responses[0].partitions[0]
+            assert (data.error_code, data.high_watermark) == (0, 1)
+            files.write_errno = None
+            healed = await produce(client, "t", batch([b"c"]))
+            assert (healed.error_code, healed.base_offset) == (0, 1)
+    finally:
+        await server.stop()
+
+
+async def test_no_file_handles_is_an_error_per_request(tmp_path: Path) -> None:
+    files = FailingFiles()
+    server = make([tmp_path], files)
+    await server.start()
+    try:
+        await create_topic(server, "t")
+        async with connect(server.port) as client:
+            files.write_errno = errno.EMFILE
+            refused = await produce(client, "t", batch([b"a"]))
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            files.write_errno = None
+            assert (await produce(client, "t", batch([b"a"]))).error_code == 0
+    finally:
+        await server.stop()
+
+
+async def test_a_failed_directory_takes_only_its_partitions_offline(tmp_path: Path) -> None:
+    """Rule E1: no further appends there, and the others are served as before."""
+    files = FailingFiles()
+    first, second = tmp_path / "one", tmp_path / "two"
+    server = make([first, second], files)
+    await server.start()
+    try:
+        await create_topic(server, "t", partitions=2)
+        async with connect(server.port) as client:
+            for partition in (0, 1):
+                result = await produce(client, "t", batch([b"a"]), partition=partition)
+                assert result.error_code == 0
+            files.below, files.sync_errno = str(second), errno.EIO
+            lost = 0 if (second / "t-0").exists() else 1
+            failed = await produce(client, "t", batch([b"b"]), partition=lost)
+            assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            files.sync_errno = None
+            again = await produce(client, "t", batch([b"b"]), partition=lost)
+            assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "a flush is never retried"
+            data = (await fetch(client, "t", 0, partition=lost)).responses[0].partitions[0]
+            assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            other = await produce(client, "t", batch([b"b"]), partition=1 - lost)
+            assert other.error_code == 0
+            described = await client.ask(DescribeLogDirsRequest(topics=None), 5)
+            codes = {result.log_dir: result.error_code for result in described.results}
+            assert codes == {str(first): 0, str(second): ErrorCode.KAFKA_STORAGE_ERROR}
+    finally:
+        await server.stop()
+
+
+async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path: Path) -> None:
+    """Rules B1 and E6: under `ack` the high watermark counts what is on the disk."""
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class SlowFiles(FailingFiles):
+        def fdatasync(self, path: str) -> None:
+            if path.endswith(".log"):
+                asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(20)
+            super().fdatasync(path)
+
+    server = make([tmp_path], SlowFiles())
+    await server.start()
+    try:
+        await create_topic(server, "t")
+        async with connect(server.port) as client:
+            acked = await produce(client, "t", batch([b"a"]), acks=1)
+            assert acked.error_code == 0
+            assert (await list_offset(client, "t", -1)).offset == 0
+            timed_out = await produce(client, "t", batch([b"b"]), acks=-1, timeout_ms=100)
+            assert timed_out.error_code == ErrorCode.REQUEST_TIMED_OUT
+            gate.set()
+            data = (await fetch(client, "t", 0, max_wait_ms=5000)).responses[0].partitions[0]
+            assert data.high_watermark >= 1
+            assert (await client.ask(MetadataRequest(topics=None), 12)).topics[0].error_code == 0
+    finally:
+        gate.set()
+        await server.stop()

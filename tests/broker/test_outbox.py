@@ -1,0 +1,178 @@
+"""The send side of a connection: order, pace, and what happens when the disk is slow or broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.broker.deferred import Deferred
+from tidemill.broker.outbox import BYTES_PER_TURN_MAX, Outbox
+from tidemill.executor import InlineExecutor
+
+
+class Wire:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += bytes(data)
+
+    def writelines(self, parts: list[bytes]) -> None:
+        for part in parts:
+            self.write(part)
+
+
+class Turns:
+    """The loop's `call_soon`, run by hand."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self.waiting.append(callback)
+
+    def run(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback()
+
+
+class Stored:
+    """Records on a disk: `cold` ones are not in the page cache."""
+
+    def __init__(self, data: bytes, *, cold: bool = False, error: OSError | None = None) -> None:
+        self.data = data
+        self.cold = cold
+        self.error = error
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read_now(self) -> bytes | None:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return None if self.cold else self.data
+
+    def read_blocking(self) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return self.data
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.turns = Turns()
+        self.room = 0
+        self.failures: list[str] = []
+        transport: Any = self.wire
+        loop: Any = self.turns
+        self.outbox = Outbox(transport, loop, InlineExecutor(), self._room, self.failures.append)
+
+    def _room(self) -> None:
+        self.room += 1
+
+
+def test_answers_leave_in_request_order() -> None:
+    peer = Peer()
+    first = peer.outbox.owe()
+    second = peer.outbox.owe()
+    peer.outbox.send([b"three"])
+    peer.outbox.fill(second, [b"two "])
+    assert peer.wire.data == b""
+    peer.outbox.fill(first, [b"one ", b"and "])
+    assert peer.wire.data == b"one and two three"
+    assert len(peer.outbox) == 0
+
+
+def test_an_answer_that_is_nothing_does_not_block_the_others() -> None:
+    peer = Peer()
+    slot = peer.outbox.owe()
+    peer.outbox.send([b"next"])
+    peer.outbox.fill(slot, ())
+    assert peer.wire.data == b"next"
+
+
+def test_stored_records_are_not_read_while_the_peer_does_not_read() -> None:
+    """A slow reader costs no one else anything: no data is read for it."""
+    peer = Peer()
+    peer.outbox.pause()
+    stored = Stored(b"records")
+    peer.outbox.send([b"head ", stored, b" tail"])
+    assert stored.reads == 0
+    assert len(peer.outbox) == 1
+    peer.outbox.resume()
+    assert peer.wire.data == b"head records tail"
+    assert peer.room == 1
+
+
+def test_cold_records_come_from_the_executor() -> None:
+    peer = Peer()
+    peer.outbox.send([b"head ", Stored(b"cold", cold=True), b" tail"])
+    peer.outbox.send([b" next"])
+    assert peer.wire.data == b"head cold tail next"
+
+
+def test_a_large_answer_gives_others_their_turn() -> None:
+    peer = Peer()
+    piece = b"x" * BYTES_PER_TURN_MAX
+    peer.outbox.send([Stored(piece), Stored(piece), Stored(piece)])
+    assert len(peer.wire.data) == len(piece)
+    peer.turns.run()
+    assert len(peer.wire.data) == 2 * len(piece)
+    peer.turns.run()
+    assert len(peer.wire.data) == 3 * len(piece)
+    assert len(peer.outbox) == 0
+
+
+def test_a_disk_error_in_the_middle_of_an_answer_ends_the_connection() -> None:
+    peer = Peer()
+    peer.outbox.send([b"head ", Stored(b"lost", error=OSError("broken"))])
+    assert len(peer.failures) == 1
+    assert "broken" in peer.failures[0]
+
+
+def test_a_cold_read_that_fails_ends_the_connection() -> None:
+    peer = Peer()
+    stored = Stored(b"lost", cold=True)
+    stored.read_blocking = _raise  # type: ignore[method-assign]
+    peer.outbox.send([stored])
+    assert len(peer.failures) == 1
+
+
+def _raise() -> bytes:
+    raise OSError("broken")
+
+
+def test_closing_abandons_what_is_still_being_worked_on() -> None:
+    peer = Peer()
+    abandoned: list[str] = []
+    deferred: Deferred[object] = Deferred(on_abandoned=lambda: abandoned.append("fetch"))
+    peer.outbox.owe().waits_for = deferred
+    peer.outbox.close()
+    assert abandoned == ["fetch"]
+    deferred.complete("too late")
+
+
+async def test_a_deferred_delivers_once_in_the_same_turn() -> None:
+    got: list[int] = []
+    deferred: Deferred[int] = Deferred()
+    deferred.listen(got.append)
+    deferred.complete(1)
+    deferred.complete(2)
+    assert got == [1]
+    failed: Deferred[int] = Deferred()
+    errors: list[Exception] = []
+    failed.listen(got.append, errors.append)
+    failed.fail(ValueError("broken"))
+    assert len(errors) == 1
+    early: Deferred[int] = Deferred()
+    early.complete(3)
+    early.listen(got.append)
+    assert got == [1, 3]
+    await asyncio.sleep(0)

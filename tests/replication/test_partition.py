@@ -1,0 +1,245 @@
+"""One partition: who may write and read it, what is committed, and what each ack waits for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from tests.replication.helpers import (
+    OTHER,
+    SELF,
+    StepExecutor,
+    World,
+    partition_image,
+    records,
+    topic_image,
+)
+
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.replication.partition import (
+    CONVERSIONS_QUEUED_MAX,
+    AppendOutcome,
+    Partition,
+    PendingAppend,
+)
+from tidemill.storage.log import AppendInfo
+
+
+def append(partition: Partition, *values: bytes, acks: int = -1) -> AppendInfo:
+    info = partition.append(records(*values), required_acks=acks)
+    assert isinstance(info, AppendInfo)
+    return info
+
+
+def refused(partition: Partition, *, acks: int = -1) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        partition.append(records(b"v"), required_acks=acks)
+    return caught.value.code
+
+
+def test_older_news_is_ignored() -> None:
+    """Rule A1: metadata with a lower partition epoch changes nothing, the same is a refresh."""
+    partition = World().only()
+    partition.apply(partition_image(leader_epoch=3, partition_epoch=5))
+    partition.apply(partition_image(leader=OTHER, leader_epoch=2, partition_epoch=4))
+    assert partition.is_leader
+    assert partition.leader_epoch == 3
+    partition.apply(partition_image(leader_epoch=3, partition_epoch=5))
+    assert partition.is_leader
+
+
+def test_leader_epochs_fence() -> None:
+    """Rule A4: an older epoch is fenced, a newer one is unknown here."""
+    partition = World().only()
+    partition.apply(partition_image(leader_epoch=3, partition_epoch=1))
+    partition.check_leader(3)
+    partition.check_leader(-1)
+    for epoch, code in ((2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        with pytest.raises(ApiError) as caught:
+            partition.check_leader(epoch)
+        assert caught.value.code is code
+
+
+def test_a_follower_takes_no_appends() -> None:
+    partition = World().only()
+    partition.apply(partition_image(leader=OTHER, leader_epoch=1, partition_epoch=1))
+    assert refused(partition) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_new_epoch_begins_at_the_end_of_the_log() -> None:
+    """Rule A7: the epoch's start is known before the first append, and written with the flush."""
+    world = World()
+    partition = world.only()
+    append(partition, b"a", b"b")
+    partition.apply(partition_image(leader_epoch=5, partition_epoch=1))
+    assert partition.log.leader_epochs.entries == [(0, 0), (5, 2)]
+    assert partition.log.end_offset_for_epoch(0) == (0, 2)
+
+
+def test_the_high_watermark_follows_appends_under_async() -> None:
+    partition = World().only()
+    assert append(partition, b"a", b"b").last_offset == 1
+    assert partition.high_watermark == 2
+    assert partition.may_ack(-1, append(partition, b"c"))
+
+
+def test_the_high_watermark_waits_for_the_flush_under_ack() -> None:
+    """Rules B1 and E6: committed is what is fdatasynced; acks=1 does not wait for it."""
+    executor = StepExecutor()
+    world = World(executor=executor, flush_policy="ack")
+    partition = world.only()
+    info = append(partition, b"a")
+    assert partition.high_watermark == 0
+    assert partition.may_ack(1, info)
+    assert not partition.may_ack(-1, info)
+    executor.run_all()
+    assert partition.high_watermark == 1
+    assert partition.may_ack(-1, info)
+    assert world.moved[-1] is partition
+
+
+def test_appends_share_a_flush() -> None:
+    """Group commit: what arrives while a flush runs is covered by one more, not by one each."""
+    executor = StepExecutor()
+    partition = World(executor=executor, flush_policy="ack").only()
+    for _ in range(50):
+        append(partition, b"a")
+    assert len(executor.waiting) == 1
+    executor.run_all()
+    assert partition.high_watermark == 50
+
+
+def test_nothing_is_written_with_too_few_in_sync() -> None:
+    """Rule B9: acks=all is refused before the append; acks=1 is not."""
+    partition = World(min_insync_replicas=2).only()
+    partition.apply(partition_image(partition_epoch=1, replicas=(SELF, OTHER), isr=(SELF,)))
+    assert refused(partition) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert partition.log.log_end_offset == 0
+    append(partition, b"a", acks=1)
+
+
+def test_the_high_watermark_waits_for_enough_in_sync() -> None:
+    """Rule B2: it does not move while the ISR is below the minimum."""
+    partition = World(min_insync_replicas=2).only()
+    partition.apply(partition_image(partition_epoch=1, replicas=(SELF, OTHER), isr=(SELF,)))
+    append(partition, b"a", acks=1)
+    assert partition.high_watermark == 0
+
+
+def test_the_minimum_is_never_more_than_the_replicas() -> None:
+    """Rule B2: with one replica, `min.insync.replicas` of two asks for one."""
+    partition = World(min_insync_replicas=2).only()
+    assert partition.effective_min_isr == 1
+    append(partition, b"a")
+    assert partition.high_watermark == 1
+
+
+def test_consumers_read_below_the_high_watermark() -> None:
+    """Rule B8."""
+    executor = StepExecutor()
+    partition = World(executor=executor, flush_policy="ack").only()
+    append(partition, b"a")
+    assert partition.read(0, max_bytes=1000, isolation_level=0).is_empty
+    executor.run_all()
+    assert not partition.read(0, max_bytes=1000, isolation_level=0).is_empty
+    assert partition.readable_end(1) == 1
+
+
+def test_records_are_deleted_up_to_the_high_watermark_only() -> None:
+    """Rule B12."""
+    executor = StepExecutor()
+    partition = World(executor=executor, flush_policy="ack").only()
+    append(partition, b"a", b"b")
+    with pytest.raises(ApiError):
+        partition.delete_records_before(1)
+    executor.run_all()
+    assert partition.delete_records_before(1) == 1
+    assert partition.delete_records_before(-1) == 2
+
+
+def test_whoever_waits_is_told_of_a_demotion() -> None:
+    """Rule B10: a deposed leader reports, so that waiting producers are not acked."""
+    world = World()
+    partition = world.only()
+    world.moved.clear()
+    partition.apply(partition_image(leader=OTHER, leader_epoch=1, partition_epoch=1))
+    assert world.moved == [partition]
+
+
+def test_an_offline_partition_refuses_everything() -> None:
+    """Rule E1."""
+    partition = World().only()
+    partition.take_offline()
+    assert refused(partition) is ErrorCode.KAFKA_STORAGE_ERROR
+    partition.apply(partition_image(leader_epoch=9, partition_epoch=9))
+    assert not partition.is_leader
+
+
+def test_no_append_overtakes_a_conversion() -> None:
+    """Rule G7: what comes after a batch that is being converted waits for it."""
+    executor = StepExecutor()
+    world = World(executor=executor)
+    world.add(topic_image(compression_type="zstd"))
+    partition = world.only()
+    done: list[tuple[str, AppendOutcome]] = []
+
+    def note(name: str, outcome: AppendOutcome) -> None:
+        done.append((name, outcome))
+
+    for name, size in (("large", 100_000), ("small", 10)):
+        pending = partition.append(records(b"x" * size), required_acks=1)
+        assert isinstance(pending, PendingAppend)
+        pending.then = partial(note, name)
+    assert done == []
+    executor.run_all()
+    assert [name for name, _ in done] == ["large", "small"]
+    outcomes = [outcome for _, outcome in done]
+    assert all(isinstance(outcome, AppendInfo) for outcome in outcomes)
+    assert [o.base_offset for o in outcomes if isinstance(o, AppendInfo)] == [0, 1]
+    assert append(partition, b"direct again").base_offset == 2
+
+
+def test_a_conversion_that_outlives_the_leadership_is_refused() -> None:
+    """Rule 2.L: the state is looked at again after the wait."""
+    executor = StepExecutor()
+    world = World(executor=executor)
+    world.add(topic_image(compression_type="zstd"))
+    partition = world.only()
+    done: list[AppendOutcome] = []
+    pending = partition.append(records(b"x" * 100_000), required_acks=1)
+    assert isinstance(pending, PendingAppend)
+    pending.then = done.append
+    partition.apply(partition_image(leader=OTHER, leader_epoch=1, partition_epoch=1))
+    executor.run_all()
+    (outcome,) = done
+    assert isinstance(outcome, ApiError)
+    assert outcome.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.log.log_end_offset == 0
+
+
+def test_the_queue_behind_a_conversion_is_bounded() -> None:
+    executor = StepExecutor()
+    world = World(executor=executor)
+    world.add(topic_image(compression_type="zstd"))
+    partition = world.only()
+    for _ in range(CONVERSIONS_QUEUED_MAX):
+        partition.append(records(b"x" * 100_000), required_acks=1)
+    assert refused(partition, acks=1) is ErrorCode.REQUEST_TIMED_OUT
+    executor.run_all()
+    assert partition.log.log_end_offset == CONVERSIONS_QUEUED_MAX
+
+
+def test_a_borrowed_buffer_may_be_reused_at_once() -> None:
+    """Rule 3.4.8: what waits for a conversion is a copy."""
+    executor = StepExecutor()
+    world = World(executor=executor)
+    world.add(topic_image(compression_type="zstd"))
+    partition = world.only()
+    done: list[AppendOutcome] = []
+    buffer = records(b"x" * 100_000)
+    pending = partition.append(memoryview(buffer), required_acks=1)
+    assert isinstance(pending, PendingAppend)
+    pending.then = done.append
+    buffer[:] = bytes(len(buffer))
+    executor.run_all()
+    assert isinstance(done[0], AppendInfo)
