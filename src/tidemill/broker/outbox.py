@@ -26,7 +26,7 @@ class StoredBytes(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read_now(self) -> bytes | None:
+    def read_now(self) -> bytes | bytearray | None:
         """The bytes if the page cache has them, else None."""
         ...
 
@@ -184,7 +184,7 @@ class Outbox:
         self._stream_on()
         self._on_room()
 
-    def _send_read(self, part: StoredBytes, data: bytes) -> None:
+    def _send_read(self, part: StoredBytes, data: bytes | bytearray) -> None:
         if len(data) != len(part):
             self._fail(OSError(f"{len(part)} bytes were stored and {len(data)} came back"))
             return

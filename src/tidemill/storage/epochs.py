@@ -48,10 +48,6 @@ class LeaderEpochCache:
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
 
-    def moved_to(self, directory: str) -> None:
-        """The log's directory has a new name."""
-        self._directory = directory
-
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note, durably, that `epoch` begins at `start_offset`; older news is ignored."""
         if self.note(epoch, start_offset):

@@ -158,11 +158,6 @@ class Log:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
 
-    @property
-    def unflushed_bytes(self) -> int:
-        """About how much a crash would make recovery look at."""
-        return sum(segment.size for segment in self._unflushed_segments())
-
     def mark_new(self) -> None:
         """The directory was just made: the first flush makes its name durable, too."""
         self._is_new = True

@@ -306,7 +306,8 @@ def _note_tail(unsynced: Unsynced, segments: list[Segment]) -> None:
     """What survived is served from now on, so it must also survive the next crash."""
     unsynced.names_changed = True
     for segment in segments:
-        segment.write_indexes()
+        if segment.has_unwritten_index:
+            segment.write_indexes()
         unsynced.paths += [segment.log_path, *segment.index_paths()]
 
 

@@ -27,7 +27,7 @@ HEADER_CHUNK_BYTES = 8 * 1024
 SCAN_CHUNK_BYTES = 1 << 20
 _LEGACY_LENGTH_MIN = 14
 
-Read = Callable[[str, int, int], bytes | None]
+Read = Callable[[str, int, int], bytes | bytearray | None]
 """(path, position, length) -> bytes, or None when that would block."""
 
 

@@ -74,7 +74,7 @@ class LogSlice:
     def is_empty(self) -> bool:
         return self._start == self._end and self._start >= 0
 
-    def read_now(self) -> bytes | None:
+    def read_now(self) -> bytes | bytearray | None:
         """The bytes, or None when they would have to come from the disk."""
         if self._start < 0:
             return None
