@@ -40,7 +40,8 @@ def walk_headers(read: Read, path: str, start: int, end: int) -> Iterator[tuple[
 
     Raises `WouldBlockError` when `read` says so and `CorruptBatchError` at bytes that are no batch.
     """
-    position, chunk_start, chunk = start, start, b""
+    position = chunk_start = start
+    chunk: bytes | bytearray = b""
     while position + HEADER_BYTES <= end:
         if position + HEADER_BYTES > chunk_start + len(chunk):
             more = read(path, position, min(HEADER_CHUNK_BYTES, end - position))
