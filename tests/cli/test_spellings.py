@@ -298,6 +298,9 @@ def test_server_start_and_stop(tmp_path: Path) -> None:
         while f"ready on 127.0.0.1:{port}" not in output.read_text():
             assert time.monotonic() < deadline, output.read_text()
             time.sleep(0.05)
+        # Asking the stop script how it works must not stop anything.
+        for question in ("--help", "--version", "--no-such-option"):
+            run([str(BIN / "kafka-server-stop.sh"), question])
         assert quick("topic", "list", "-b", f"127.0.0.1:{port}").status == 0
     finally:
         stopped = run([str(BIN / "kafka-server-stop.sh"), "--node-id", str(NODE_ID)])

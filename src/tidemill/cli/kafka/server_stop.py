@@ -26,7 +26,7 @@ def parser() -> Options:
 def main(argv: Sequence[str]) -> int:
     options_parser = parser()
     try:
-        options = options_parser.parse_args(list(argv))
+        options = options_parser.read(argv) if argv else options_parser.parse_args([])
     except common.UsageError as error:
         return common.usage(options_parser, error)
     stopped = 0
