@@ -15,9 +15,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+from tidemill.clock import Clock
+
 ROOT: Final = "tidemill"
 LEVELS: Final = ("debug", "info", "warning", "error")
 MESSAGE_CHARS_MAX: Final = 8192
+SPARING_INTERVAL_MS: Final = 60_000
 
 # What a client sends (topic names, client ids) may end up in a message: it must not forge lines or
 # steer a terminal.
@@ -26,6 +29,26 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 class LogLevelError(ValueError):
     """A `--log-level` that cannot be read; the message says how to write it."""
+
+
+class Sparingly:
+    """Lets one line through per interval, so that what goes wrong often does not fill the log."""
+
+    def __init__(self, clock: Clock, interval_ms: int = SPARING_INTERVAL_MS) -> None:
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._next_ms: int | None = None
+        self._held_back = 0
+
+    def ask(self) -> str | None:
+        """None: say nothing this time. Else what to put at the end of the line, often nothing."""
+        now_ms = self._clock.monotonic_ms()
+        if self._next_ms is not None and now_ms < self._next_ms:
+            self._held_back += 1
+            return None
+        self._next_ms = now_ms + self._interval_ms
+        held_back, self._held_back = self._held_back, 0
+        return f" ({held_back} more like it since the last such line)" if held_back else ""
 
 
 class TextFormatter(logging.Formatter):

@@ -45,7 +45,7 @@ def test_a_topic_lives_from_create_to_delete(cli: Callable[..., Ran], topic_name
     name = topic_name("life")
     assert cli("topic", "create", name, "-p", "3", "-c", "retention.ms=60000").status == 0
     listed = as_json(cli("topic", "list", "--regex", f"{name}.*", "--format", "json"))
-    assert listed == [{"name": name, "partitions": 3, "replicas": 1, "internal": None}]
+    assert listed == [{"name": name, "partitions": 3, "replicas": 1, "internal": False}]
     assert cli("topic", "alter", name, "--set", "flush.messages=1").status == 0
     detail = as_json(cli("topic", "describe", name, "--format", "json"))
     assert detail["configs"]["retention.ms"] == "60000"

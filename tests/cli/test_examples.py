@@ -15,7 +15,7 @@ import pytest
 from tests.cli.helpers import environment, install, quick, shell
 
 from tidemill.cli import docs
-from tidemill.cli.app import EPILOGUE
+from tidemill.cli.root import EPILOGUE
 from tidemill.testing.process import BrokerProcess
 
 LEAVES = list(docs.leaves())

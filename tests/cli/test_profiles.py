@@ -85,7 +85,7 @@ def test_config_print_shows_the_origin_of_each_setting() -> None:
     variables = {"TIDEMILL_NUM_PARTITIONS": "7"}
     ran = quick("config", "print", "--format", "json", variables=variables)
     assert {"key": "num.partitions", "value": "7", "source": "$TIDEMILL_NUM_PARTITIONS",
-            "read_only": None} in json.loads(ran.out)  # fmt: skip
+            "read_only": True} in json.loads(ran.out)  # fmt: skip
 
 
 def test_status_of_a_directory_without_a_broker_is_an_empty_list(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 
 import pytest
 
@@ -45,6 +45,26 @@ def test_a_record_shows_its_lists_as_tables() -> None:
         "ROWS",
         "NAME  SIZE BYTES  TAGS  FINE",
         "a     1           x,y   yes",
+    ]
+
+
+def test_a_record_of_nothing_but_lists_is_only_tables() -> None:
+    only = make_dataclass("Only", [("rows", tuple[Row, ...])], frozen=True)
+    assert render.to_text(only((Row("a", 1),))).splitlines()[0] == "ROWS"
+    assert render.to_text(only(())) == "ROWS  -"
+
+
+def test_objects_inside_a_row_are_counted_and_follow_as_a_table() -> None:
+    text = render.to_text([Whole("t", (Row("a", 1), Row("b", 2))), Whole("empty", ())])
+    assert text.splitlines() == [
+        "TITLE  ROWS",
+        "t      2",
+        "empty  -",
+        "",
+        "ROWS OF t",
+        "NAME  SIZE BYTES  FINE",
+        "a     1           yes",
+        "b     2           yes",
     ]
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.cli.helpers import BIN, ROOT
 
 from tidemill.cli import docs, main, serve
-from tidemill.cli.app import COMMANDS
 from tidemill.cli.kafka.__main__ import TOOLS
+from tidemill.cli.root import COMMANDS
 
 LEAVES = list(docs.leaves())
 IDS = [" ".join(leaf.words[1:]) for leaf in LEAVES]
@@ -20,6 +20,7 @@ IDS = [" ".join(leaf.words[1:]) for leaf in LEAVES]
 EXPECTED = """
     up status produce consume doctor demo
     topic list|create|describe|alter|delete|add-partitions|trim
+    group list|describe|members|offsets|seek|delete
     config get|set|explain|check|print
     log dump|verify|import
     perf produce|consume

@@ -156,9 +156,9 @@ REFUSALS = [
     ),
     (
         {"listeners": "PLAINTEXT://:1"},
-        "cluster",
-        "Cannot update these configs at default cluster level, broker id must be specified:"
-        " [listeners]",
+        "broker",
+        "Cannot update these configs dynamically: [listeners]; listeners are opened at start:"
+        " change the broker's file and restart it",
     ),
     (
         {"ssl.keystore.location": "/x", "ssl.protocol": "x"},

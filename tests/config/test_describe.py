@@ -112,7 +112,11 @@ STATIC = {
 DIFFERENCES = {
     "node.id": "has a default, because a single broker needs no number",
     "broker.id": "its default follows node.id",
-    "listeners": "the default binds this machine only",
+    "listeners": "the default binds this machine only, and a change takes a restart",
+    "listener.security.protocol.map": "listeners are opened at start, so this is read-only, too",
+    "socket.listen.backlog.size": "larger, because one loop accepts for everybody",
+    "socket.send.buffer.bytes": "the kernel's own sizing does better than a fixed size",
+    "socket.receive.buffer.bytes": "the same",
     "log.dir": "the default is a folder of the working directory, not /tmp",
     "max.connections": "half of the file limit by default, so that clients cannot use it up",
     "queued.max.request.bytes": "request memory is bounded by default",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tidemill.config import (
     load_broker_config,
     variable_name,
 )
-from tidemill.config.sources import FILE_BYTES_MAX, key_of_variable
+from tidemill.config.sources import FILE_BYTES_MAX, derived_defaults, key_of_variable
 
 # The keys and values of the file that Kafka 4.3 ships for a first broker.
 STOCK = """\
@@ -211,7 +212,16 @@ def test_a_check_sees_the_file_as_a_whole(tmp_path: Path) -> None:
     (problem,) = check_file(old)
     assert (problem.line, problem.key) == (2, "zookeeper.connect")
     warned = check_file(write(tmp_path, "w.toml", '"num.io.threads" = 4\n'))
-    assert [each.is_warning for each in warned] == [True]
+    assert [(each.is_warning, each.line, each.key) for each in warned] == [
+        (True, 1, "num.io.threads")
+    ]
+    kraft = "process.roles=broker,controller\ncontroller.quorum.voters=1@h:1\nnode.id=1\n"
+    warned = check_file(write(tmp_path, "k.properties", kraft + "ssl.cipher.suites=x\n"))
+    assert [(each.is_warning, each.line, each.key) for each in warned] == [
+        (True, 1, "process.roles"),
+        (True, 2, "controller.quorum.voters"),
+        (True, 4, "ssl.cipher.suites"),
+    ]
     (broken,) = check_file(write(tmp_path, "broken.toml", "= 1"))
     assert isinstance(broken, Problem)
     clash = check_file(write(tmp_path, "clash.properties", "node.id=1\nbroker.id=2\n"))
@@ -231,6 +241,9 @@ def test_explain_tells_all() -> None:
         "1048588",
     )
     assert explain("leader.replication.throttled.rate", config).status == "reserved"
+    limit = explain("max.connections", config)
+    assert limit.default == limit.current
+    assert limit.kafka_default == "2147483647"
     for name in BROKER_KEYS:
         assert explain(name, config).meaning
     with pytest.raises(ConfigError, match=r"Did you mean log\.retention\.ms"):
@@ -248,3 +261,15 @@ def test_effective_lists_every_key_and_hides_secrets() -> None:
     assert listed["ssl.key.password"].value == "[hidden]"
     assert listed["num.partitions"].is_default
     assert "hunter2" not in repr(listed)
+
+
+@pytest.mark.parametrize("limit", [64, 100, 256, 1024, 4096, 1 << 20])
+def test_connections_and_log_files_leave_handles_for_the_rest(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    shares = derived_defaults()
+    connections, files = int(shares["max.connections"]), int(shares["log.open.files.max"])
+    assert min(connections, files) >= 16
+    assert connections + files + 32 <= limit
+    assert connections <= limit // 2

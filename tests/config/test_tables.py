@@ -40,6 +40,17 @@ def test_a_key_without_effect_says_what_stands_in_its_place() -> None:
             assert "Tidemill" in key.doc.partition(". ")[2], key.name
 
 
+def test_a_supported_key_is_read_by_the_code() -> None:
+    """By its own name, or as the fallback of a topic key that is."""
+    package = ROOT / "src" / "tidemill"
+    tables = {*package.glob("config/table*.py"), package / "config" / "removed.py"}
+    code = "".join(path.read_text() for path in package.rglob("*.py") if path not in tables)
+    read = {key.name for key in ALL_KEYS if f'"{key.name}"' in code}
+    read |= {broker for topic, broker in TOPIC_FALLBACKS.items() if topic in read}
+    supported = {key.name for key in ALL_KEYS if key.status is Status.SUPPORTED}
+    assert supported - read == set()
+
+
 def test_links_lead_to_keys() -> None:
     assert set(TOPIC_FALLBACKS) <= set(TOPIC_KEYS)
     assert set(TOPIC_FALLBACKS.values()) <= set(BROKER_KEYS)

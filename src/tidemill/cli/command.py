@@ -130,7 +130,13 @@ def describe(error: BaseException, common: Common) -> ErrorReport:
 
 
 def _describe_api(error: ApiError, common: Common) -> ErrorReport:
-    status = exit_for_code(error.code)
+    from tidemill.client.errors import UnknownBrokerError
+
+    cause = error.__cause__
+    # What the broker answered says more than that we stopped asking.
+    status = exit_for_code(cause.code if isinstance(cause, ApiError) else error.code)
+    if isinstance(error, UnknownBrokerError):
+        status = Exit.NOT_FOUND
     message = error.message or error.code.name
     hint: str | None = getattr(error, "hint", None)
     if status is Exit.UNREACHABLE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -13,7 +13,7 @@ from tidemill.cli.command import command
 from tidemill.cli.connect import parse_pairs
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.options import COMMON, Common, DryRun
-from tidemill.cli.render import Note
+from tidemill.cli.render import QUIET, Note, titled
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ Resource = Annotated[
     str, Parameter(help="topic/NAME, broker/ID, or `brokers` for the default of all of them.")
 ]
 ConfigFile = Annotated[
-    str | None, Parameter(name=("--file", "-f"), help="Read this file, too (.properties, .toml).")
+    str | None,
+    Parameter(
+        name=("--config", "--file", "-f"), help="As `up --config`: a .properties or .toml file."
+    ),
 ]
 Overrides = Annotated[
     tuple[str, ...],
@@ -43,7 +46,7 @@ class SettingRow:
     key: str
     value: str | None
     source: str
-    read_only: bool | None = None
+    read_only: bool = field(default=False, metadata=QUIET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,10 @@ class Explanation:
     limits: str
     default: str | None
     kafka_default: str | None
-    default_in_2_8: str | None
+    default_in_2_8: str | None = field(metadata=titled("DEFAULT IN 2.8"))
     current: str | None
     origin: str
+    seen_at: str
     change: str
     status: str
     related: tuple[str, ...]
@@ -107,7 +111,7 @@ async def get(
         if key not in found:
             raise CommandError(f"{resource} has no setting {key!r}", Exit.NOT_FOUND)
     return [
-        SettingRow(e.name, e.value, e.source.name.lower(), e.read_only or None)
+        SettingRow(e.name, e.value, e.source.name.lower(), e.read_only)
         for e in sorted(found.values(), key=lambda e: e.name)
         if (e.name in keys if keys else show_all or not e.is_default)
     ]
@@ -159,10 +163,11 @@ async def set_settings(
     app,
     examples=[
         "tidemill config explain retention.ms",
+        "tidemill config explain log.retention.hours --config server.properties",
         "tidemill config explain log.retention.hours --set log.retention.hours=24",
     ],
 )
-def explain(
+async def explain(
     key: Annotated[str, Parameter(help="A broker's or a topic's key.")],
     /,
     *,
@@ -170,12 +175,19 @@ def explain(
     set_: Overrides = (),
     common: Common = COMMON,
 ) -> Explanation:
-    """Say what a key means, its default (and that of 2.8), its value here and where it is from."""
+    """Say what a key means, its defaults, its value and where that is from.
+
+    The value is a running broker's if one answers; with --config or --set, or if none does, the
+    one that `tidemill up` would start with here.
+    """
+    from tidemill.cli.live_settings import of_cluster
     from tidemill.config import ConfigError
     from tidemill.config import explain as explained
 
+    live = None if file or set_ else await of_cluster(common.target)
+    seen_at, config = live or ("what `tidemill up` would use here", _load(file, set_))
     try:
-        found = explained(key, _load(file, set_))
+        found = explained(key, config)
     except ConfigError as error:
         raise CommandError(str(error), Exit.NOT_FOUND) from None
     return Explanation(
@@ -190,6 +202,7 @@ def explain(
         found.default_2_8,
         found.current,
         found.origin,
+        seen_at,
         found.update,
         found.status,
         found.related,
@@ -224,7 +237,7 @@ def check(
     name="print",
     examples=[
         "tidemill config print",
-        "tidemill config print --effective --file server.properties",
+        "tidemill config print --effective --config server.properties",
     ],
 )
 def print_settings(
@@ -240,7 +253,7 @@ def print_settings(
     from tidemill.config import effective as listed
 
     return [
-        SettingRow(s.name, s.value, s.origin)
+        SettingRow(s.name, s.value, s.origin, s.is_read_only)
         for s in listed(_load(file, set_))
         if effective or not s.is_default
     ]
@@ -263,9 +276,10 @@ def parse_resource(text: str) -> ConfigResource:
 
 
 def _load(path: str | None, overrides: Sequence[str]) -> BrokerConfig:
-    from tidemill.cli.serve import COMMAND_VARIABLES
+    from tidemill.cli.serve import COMMAND_VARIABLES, CONFIG_VARIABLE
     from tidemill.config import load_broker_config
 
+    path = path or os.environ.get(CONFIG_VARIABLE)
     is_toml = path is not None and path.endswith(".toml")
     environ = {k: v for k, v in os.environ.items() if k not in COMMAND_VARIABLES}
     try:

@@ -44,12 +44,20 @@ class Target:
     def producer(self, **more: object) -> Producer:
         from tidemill.client import Producer
 
-        return Producer(self.bootstrap, **self.client_settings() | more)
+        return Producer(self.bootstrap, **self._delivery_settings() | more)
 
     def consumer(self, **more: object) -> Consumer:
         from tidemill.client import Consumer
 
         return Consumer(self.bootstrap, **self.client_settings() | more)
+
+    def _delivery_settings(self) -> dict[str, Any]:
+        """A producer's settings; `--timeout` bounds how long a record may take, all in all."""
+        settings = self.client_settings()
+        if self.timeout_ms is not None:
+            for name in ("delivery_timeout_ms", "max_block_ms", "request_timeout_ms"):
+                settings.setdefault(name, self.timeout_ms)
+        return settings
 
     def client_settings(self, *, timeouts: bool = False) -> dict[str, Any]:
         """The settings as keyword arguments; `--timeout` bounds each call of an admin."""

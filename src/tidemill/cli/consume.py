@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from tidemill.cli import formats, offsets, ranges
+from tidemill.cli import consume_group, formats, offsets, ranges
 from tidemill.cli.command import command
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.options import COMMON, Common, Regex, TopicNames
@@ -36,6 +36,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
         "tidemill consume clicks -o -10 -e -f '%p@%o %k %v\\n'",
         "tidemill consume clicks -o @-1h:end --format json",
         "tidemill consume clicks -p 0 -o 1:3 -n 2",
+        "tidemill consume clicks -g audit",
     ],
 )
 async def consume(
@@ -68,6 +69,13 @@ async def consume(
         str | None,
         Parameter(name=("--template", "-f"), help="Print by format; see `tidemill help formats`."),
     ] = None,
+    group: Annotated[
+        str | None,
+        Parameter(
+            name=("--group", "-g"),
+            help="Read as a member of this group: go on where it stopped, and commit.",
+        ),
+    ] = None,
     isolation: Annotated[
         Isolation, Parameter(help="Whether records of open transactions are shown.")
     ] = "read_uncommitted",
@@ -77,6 +85,14 @@ async def consume(
     """Print records: JSON lines when piped or with --format json, one short line each otherwise."""
     if not topics:
         raise CommandError("name at least one topic", Exit.USAGE)
+    if num is not None and num < 0:
+        raise CommandError(f"--num must be at least 0, not {num}", Exit.USAGE)
+    if group is not None:
+        show = _formatter(template, common)
+        await _as_member(
+            common, group, topics, regex, partition, offset, isolation, num, exit_at_end, show
+        )
+        return
     span = offsets.parse(offset, int(time.time() * 1000))
     if exit_at_end and span.stop is None:
         span = offsets.Range(span.start, offsets.END)
@@ -86,6 +102,31 @@ async def consume(
     settings = {"isolation_level": isolation, "auto_offset_reset": "earliest"}
     async with common.target.consumer(**settings) as consumer:
         await _Run(consumer, bounds, show, num).go()
+
+
+async def _as_member(
+    common: Common,
+    group: str,
+    topics: Sequence[str],
+    regex: bool,
+    partition: Sequence[int],
+    offset: str,
+    isolation: Isolation,
+    num: int | None,
+    exit_at_end: bool,
+    show: formats.Formatter,
+) -> None:
+    if partition:
+        raise CommandError("a group shares out partitions by itself: --partition or --group",
+                           Exit.USAGE)  # fmt: skip
+    settings = {
+        "group_id": group,
+        "isolation_level": isolation,
+        "auto_offset_reset": consume_group.reset_policy(offset),
+    }
+    async with common.target.consumer(**settings) as consumer:
+        run = consume_group.GroupRun(consumer, show, num, exit_at_end=exit_at_end)
+        await run.go(topics, regex=regex)
 
 
 def _formatter(template: str | None, common: Common) -> formats.Formatter:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemill.cli import exits, formats, offsets
-from tidemill.cli.app import COMMANDS, build
+from tidemill.cli.app import build
 from tidemill.cli.command import EXAMPLES_ATTRIBUTE, MUTATES_ATTRIBUTE, STREAMS_ATTRIBUTE
 from tidemill.cli.kafka.__main__ import TOOLS
+from tidemill.cli.root import COMMANDS
 
 if TYPE_CHECKING:
     from cyclopts import App

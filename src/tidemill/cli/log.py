@@ -234,7 +234,14 @@ def _partitions(path: str) -> list[str]:
     if any(name.endswith(".log") for name in os.listdir(clean)):
         return [clean]
     inner = sorted(os.path.join(clean, name) for name in os.listdir(clean))
-    return [d for d in inner if os.path.isdir(d) and any(n.endswith(".log") for n in os.listdir(d))]
+    return [d for d in inner if _holds_a_log(d)]
+
+
+def _holds_a_log(directory: str) -> bool:
+    """Whether it is a partition's; those of deleted topics wait for their removal only."""
+    if directory.endswith("-delete") or not os.path.isdir(directory):
+        return False
+    return any(name.endswith(".log") for name in os.listdir(directory))
 
 
 @command(

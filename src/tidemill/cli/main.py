@@ -1,7 +1,8 @@
 """The `tidemill` command: `main` is what the installed script calls.
 
 `tidemill up` is the broker process itself, so it goes around the command framework: no help
-renderer, no completion engine in a server. Everything else goes through `app.build()`.
+renderer, no completion engine in a server. The list of commands and the version need no framework
+either, and come at once. Everything else goes through `app.build()`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ IS_FLAG = frozenset({"--yes", "-y", "--verbose", "-v", "--no-color"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if (text := _said_at_once(arguments)) is not None:
+        sys.stdout.write(text)
+        return 0
     if "up" in arguments and not {"--help", "-h"} & set(arguments):
         tokens = globals_last(arguments)
         if tokens[0] == "up":
@@ -27,6 +31,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return serve(tokens[1:])
     return run(arguments)
+
+
+def _said_at_once(arguments: list[str]) -> str | None:
+    """The answer to `tidemill`, `tidemill --help` and `tidemill --version`."""
+    words = [word for word in arguments if word not in IS_FLAG]
+    if words in ([], ["--help"], ["-h"]):
+        from tidemill.cli.root import render
+
+        return render()
+    if words == ["--version"]:
+        from tidemill import __version__
+
+        return f"{__version__}\n"
+    return None
 
 
 def run(arguments: list[str]) -> int:

@@ -103,6 +103,8 @@ async def consume(
     common: Common = COMMON,
 ) -> ConsumeReport:
     """Read a topic from its start as fast as it comes and report throughput."""
+    if records is not None and records < 1:
+        raise CommandError(f"--records must be at least 1, not {records}", Exit.USAGE)
     async with common.target.consumer(auto_offset_reset="earliest") as consumer:
         partitions = [TopicPartition(topic, i) for i in await consumer.partitions_for(topic)]
         if records is None:

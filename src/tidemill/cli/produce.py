@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -72,6 +72,7 @@ Compression = Annotated[
 Acks = Annotated[
     Literal["all", "0", "1"], Parameter(help="Who must have a record before it counts.")
 ]
+PATIENCE_S = 5.0
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\r": "\r"}
 
 
@@ -254,15 +255,29 @@ async def _send(
                 try:
                     producer.send_soon(sent.topic, **record)
                 except BufferFullError:
-                    await producer.wait_for_room()
+                    await _saying_why(producer, producer.wait_for_room())
                     producer.send_soon(sent.topic, **record)
                 sent.add(record)
             if show is not None:
                 show.advance(sum(map(len, messages)) + len(messages))
-        await producer.flush()
+        await _saying_why(producer, producer.flush())
     finally:
         if show is not None:
             show.__exit__(None, None, None)
+
+
+async def _saying_why(producer: Producer, waited_for: Coroutine[Any, Any, None]) -> None:
+    """Wait, and every few seconds say what for: a silent command looks like one that hangs."""
+    task = asyncio.ensure_future(waited_for)
+    try:
+        while not (await asyncio.wait({task}, timeout=PATIENCE_S))[0]:
+            trouble = producer.trouble
+            reason = f": {trouble.message or trouble.code.name}" if trouble else ""
+            talk(f"still waiting for the broker to acknowledge{reason}")
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    await task
 
 
 def _total_bytes(files: Sequence[str]) -> int | None:

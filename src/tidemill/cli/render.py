@@ -17,8 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
 Format = Literal["table", "json"]
+Field = dataclasses.Field[Any]
 
 NOT_AVAILABLE = "-"
+QUIET: Mapping[str, Any] = {"quiet": True}
+"""Metadata of a field that a table shows only where it is true of something."""
+
+
+def titled(text: str) -> Mapping[str, Any]:
+    """Metadata of a field whose heading is not simply its name."""
+    return {"heading": text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +86,45 @@ def to_text(result: object) -> str:
 
 def table(rows: Sequence[object]) -> str:
     """Aligned columns, headings from the fields' names; a column that is empty throughout is left
-    out."""
+    out. Objects inside a row are counted in its line and listed in a table of their own below."""
     if not rows:
         return ""
-    if not dataclasses.is_dataclass(rows[0]):
+    first = rows[0]
+    if isinstance(first, type) or not dataclasses.is_dataclass(first):
         return "\n".join(cell(row) for row in rows)
-    names = [f.name for f in dataclasses.fields(rows[0])]
-    used = [n for n in names if any(getattr(row, n) not in (None, "", [], (), {}) for row in rows)]
-    lines = [[heading(n) for n in used]]
-    lines += [[cell(getattr(row, n)) for n in used] for row in rows]
-    return align(lines)
+    used = [f for f in dataclasses.fields(first) if any(_is_worth_showing(f, row) for row in rows)]
+    lines = [[heading(f) for f in used]]
+    lines += [[_counted(getattr(row, f.name)) for f in used] for row in rows]
+    return "\n\n".join([align(lines), *_inner_tables(rows, used)])
+
+
+def _is_worth_showing(field: Field, row: object) -> bool:
+    value = getattr(row, field.name)
+    if "quiet" in field.metadata:
+        return bool(value)
+    return value not in (None, "", [], (), {})
+
+
+def _holds_objects(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and dataclasses.is_dataclass(value[0])
+
+
+def _counted(value: Any) -> str:
+    return str(len(value)) if _holds_objects(value) else cell(value)
+
+
+def _inner_tables(rows: Sequence[object], used: Sequence[Field]) -> list[str]:
+    return [
+        f"{heading(field)} OF {cell(getattr(row, used[0].name))}\n{table(inner)}"
+        for row in rows
+        for field in used
+        if _holds_objects(inner := getattr(row, field.name))
+    ]
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     rows = (
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -99,8 +133,9 @@ def align(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(rows)
 
 
-def heading(name: str) -> str:
-    return name.replace("_", " ").upper()
+def heading(field: Field) -> str:
+    title: str = field.metadata.get("heading") or field.name.replace("_", " ").upper()
+    return title
 
 
 def cell(value: Any) -> str:
@@ -124,11 +159,11 @@ def _record(record: Any) -> str:
     tables: list[str] = []
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if isinstance(value, (list, tuple)) and value and dataclasses.is_dataclass(value[0]):
-            tables.append(f"{heading(field.name)}\n{table(value)}")
+        if _holds_objects(value):
+            tables.append(f"{heading(field)}\n{table(value)}")
         else:
-            scalars.append([heading(field.name), cell(value)])
-    return "\n\n".join([align(scalars)] * bool(scalars) + tables)
+            scalars.append([heading(field), cell(value)])
+    return "\n\n".join(part for part in (align(scalars), *tables) if part)
 
 
 def human_bytes(count: int) -> str:

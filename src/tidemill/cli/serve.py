@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tidemill.cli.exits import Exit
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tidemill.config import BrokerConfig
 
 DEFAULT_HOST = "127.0.0.1"
+CONFIG_VARIABLE = "TIDEMILL_CONFIG"
+DATA_DIR_VARIABLE = "TIDEMILL_DATA_DIR"
 # Variables that steer the commands themselves; they are no settings of a broker.
 COMMAND_VARIABLES = frozenset({"TIDEMILL_CONFIG_DIR", "TIDEMILL_PYTHON"})
 
@@ -55,8 +58,11 @@ def main(argv: Sequence[str]) -> int:
         options = parser().parse_args(list(argv))
     except SystemExit as stop:
         return int(stop.code or 0)
-    overrides = [*options.overrides, *_shortcuts(options)]
-    path = options.config or os.environ.get("TIDEMILL_CONFIG")
+    try:
+        overrides = [*options.overrides, *_shortcuts(options)]
+    except ValueError as error:
+        return _fail(error, options.format, Exit.USAGE)
+    path = options.config or os.environ.get(CONFIG_VARIABLE)
     is_toml = path is not None and path.endswith(".toml")
     try:
         config = _load(
@@ -74,15 +80,24 @@ def main(argv: Sequence[str]) -> int:
 def _shortcuts(options: argparse.Namespace) -> list[str]:
     """`--port` and `--data-dir` as the settings they stand for."""
     found = []
+    given = {text.partition("=")[0].strip() for text in options.overrides}
     if options.port is not None:
         if not 0 <= options.port < 65_536:
-            sys.stderr.write(f"error: {options.port} is no port\n")
-            raise SystemExit(Exit.USAGE)
+            raise ValueError(f"{options.port} is no port")
+        _refuse_both("--port", {"listeners"} & given)
         found.append(f"listeners=PLAINTEXT://{DEFAULT_HOST}:{options.port}")
-    directory = options.data_dir or os.environ.get("TIDEMILL_DATA_DIR")
-    if directory is not None:
-        found.append(f"log.dirs={directory}")
+    if options.data_dir is not None:
+        _refuse_both("--data-dir", {"log.dirs", "log.dir"} & given)
+        found.append(f"log.dirs={options.data_dir}")
+    elif DATA_DIR_VARIABLE in os.environ and not {"log.dirs", "log.dir"} & given:
+        found.append(f"log.dirs={os.environ[DATA_DIR_VARIABLE]}")
     return found
+
+
+def _refuse_both(option: str, keys: set[str]) -> None:
+    """Two flags for one setting: whichever we took, the other would be ignored unnoticed."""
+    if keys:
+        raise ValueError(f"{option} and --set {min(keys)}=... both say it; give one of them")
 
 
 def serve_properties(path: str, overrides: Mapping[str, str]) -> int:
@@ -132,7 +147,6 @@ def _run(config: BrokerConfig, fmt: str, levels: Sequence[str], verbose: bool) -
     from tidemill.broker.server import run
 
     try:
-        _adopt(config)
         run(config, on_ready=lambda server: _ready(server, fmt))
     except KeyboardInterrupt:
         return Exit.OK
@@ -149,23 +163,35 @@ def _run(config: BrokerConfig, fmt: str, levels: Sequence[str], verbose: bool) -
     return Exit.OK
 
 
-def _adopt(config: BrokerConfig) -> None:
-    """A directory that was formatted beforehand keeps its cluster's id."""
-    if any((path / "meta.properties").exists() for path in config.log_dirs):
-        from tidemill.cli.adopt import adopt_cluster_id
-
-        adopt_cluster_id(config.log_dirs)
-
-
 def _in_words(error: OSError, config: BrokerConfig) -> Exception:
-    """The usual failure of a start, an address that is taken, with the address in it."""
+    """The usual failures of a start: an address that is taken, a directory that cannot be one."""
     if error.errno != errno.EADDRINUSE:
-        return error
+        return _about_directory(error, config)
     addresses = ", ".join(f"{each.host}:{each.port}" for each in config.listeners)
     return OSError(
         f"cannot listen on {addresses}: the address is in use; "
         "is a broker running already (`tidemill status`)? --port takes another"
     )
+
+
+def _about_directory(error: OSError, config: BrokerConfig) -> Exception:
+    """A failure at a data directory, on the way to it or inside, with what to do about it."""
+    place = Path(error.filename).absolute() if isinstance(error.filename, str) else Path()
+    for path in (each.absolute() for each in config.log_dirs):
+        if path.is_relative_to(place) or place.is_relative_to(path):
+            return OSError(
+                f"cannot keep data in {path}: {_reason(error)} ({place}); "
+                "--data-dir takes a directory that can be created or written to"
+            )
+    return error
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EEXIST:
+        return "it is a file"
+    if error.errno == errno.ENOENT:
+        return "it cannot be created"
+    return (error.strerror or str(error)).lower()
 
 
 def _ready(server: BrokerServer, fmt: str) -> None:

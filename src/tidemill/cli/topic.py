@@ -15,7 +15,7 @@ from tidemill.cli.connect import parse_pairs
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.options import COMMON, Common, DryRun, Pairs, Regex, TopicName, TopicNames
 from tidemill.cli.outcomes import Outcomes
-from tidemill.cli.render import Note, human_bytes, plural, talk
+from tidemill.cli.render import QUIET, Note, human_bytes, plural, talk
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TopicRow:
     name: str
     partitions: int
     replicas: int
-    internal: bool | None = None
+    internal: bool = field(default=False, metadata=QUIET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ async def list_topics(
         names = await select(admin, patterns, regex, internal=internal)
         found = (await admin.describe_topics(names)).successes() if names else {}
     return [
-        TopicRow(t.name, len(t.partitions), t.replication_factor, t.is_internal or None)
+        TopicRow(t.name, len(t.partitions), t.replication_factor, t.is_internal)
         for t in sorted(found.values(), key=lambda t: t.name)
     ]
 
@@ -123,6 +123,8 @@ async def create(
     from tidemill.errors import ErrorCode
 
     _need_names(names)
+    _need_some(partitions, "--partitions")
+    _need_some(replicas, "--replicas")
     configs: dict[str, str | None] = dict(parse_pairs(config, "--config"))
     wanted = [NewTopic(name, partitions or -1, replicas or -1, None, configs) for name in names]
     async with common.target.admin() as admin:
@@ -370,6 +372,11 @@ async def trim(
 def _need_names(names: Sequence[str]) -> None:
     if not names:
         raise CommandError("name at least one topic", Exit.USAGE)
+
+
+def _need_some(count: int | None, option: str) -> None:
+    if count is not None and count < 1:
+        raise CommandError(f"{option} must be at least 1, not {count}", Exit.USAGE)
 
 
 async def select(

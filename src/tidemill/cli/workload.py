@@ -14,6 +14,7 @@ from tidemill.types import TopicPartition
 if TYPE_CHECKING:
     from tidemill.client import Consumer, Producer
     from tidemill.client.batches import Delivery
+    from tidemill.wire.batch import BatchHeader
 
 PACE_SLICE_S = 0.005
 YIELD_EVERY = 512
@@ -133,6 +134,13 @@ class Consumed:
     bytes: int = 0
     timed_out: bool = False
 
+    def add(self, header: BatchHeader, records_max: int) -> None:
+        """Count a batch; of the last one only what is still wanted, and its share of the bytes."""
+        taken = min(header.record_count, records_max - self.records)
+        if taken > 0:
+            self.records += taken
+            self.bytes += header.size_bytes * taken // header.record_count
+
 
 async def consume(
     consumer: Consumer,
@@ -155,7 +163,6 @@ async def consume(
         for batch in batches:
             last_seen = now
             if not batch.header.is_control:
-                consumed.records += batch.header.record_count
-                consumed.bytes += batch.header.size_bytes
+                consumed.add(batch.header, records)
         on_progress(consumed)
     return consumed

@@ -117,6 +117,10 @@ class BrokerConfig(Getters):
             return HIDDEN
         return value
 
+    def default(self, name: str) -> str | None:
+        """The text of the default on this machine; None when the key has none."""
+        return self._defaults.get(name)
+
     def names_set_while_running(self) -> frozenset[str]:
         return frozenset(self._own) | frozenset(self._cluster)
 
@@ -265,7 +269,7 @@ def _usable(texts: Mapping[str, str], layer: Update) -> dict[str, str]:
         if key is None:
             continue
         if key.update is Update.READ_ONLY:
-            logger.warning("%s cannot change while the broker runs; its new value waits", name)
+            logger.warning("ignored a stored setting: %s is read at start only, from a file", name)
             continue
         if layer is Update.CLUSTER_WIDE and key.update is Update.PER_BROKER:
             logger.warning("%s cannot be set for all brokers at once; ignored", name)

@@ -8,7 +8,6 @@ from typing import Final
 
 from tidemill.config.broker import BrokerConfig, known_key
 from tidemill.config.keys import ConfigError, Update
-from tidemill.config.listeners import client_listeners
 from tidemill.config.parse import parse
 from tidemill.config.suggest import did_you_mean
 from tidemill.config.tables import BROKER_KEYS
@@ -30,6 +29,8 @@ _PER_LISTENER_ONLY: Final = frozenset(
         "ssl.truststore.type",
     }
 )
+# Kafka opens and closes listeners of a running broker; here they are what they were at start.
+_OPENED_AT_START: Final = frozenset({"listeners", "listener.security.protocol.map"})
 
 
 class Scope(Enum):
@@ -73,7 +74,10 @@ def _refuse_read_only(names: Iterable[str]) -> None:
         if (key := known_key(name)) is not None and key.update is Update.READ_ONLY
     ]
     if fixed:
-        raise _refusal(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+        problem = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+        if not _OPENED_AT_START.isdisjoint(fixed):
+            problem += "; listeners are opened at start: change the broker's file and restart it"
+        raise _refusal(problem)
 
 
 def _refuse_unprefixed_security(names: Iterable[str]) -> None:
@@ -106,8 +110,6 @@ def _check_together(
     trial = (broker or BrokerConfig()).with_dynamic(overrides, cluster=scope is Scope.CLUSTER)
     try:
         check_related(trial)
-        if "listeners" in overrides:
-            client_listeners(trial)
     except ConfigError as problem:
         raise _refusal(problem.message) from None
 

@@ -8,8 +8,15 @@ from tidemill.config.broker import BrokerConfig, Source
 from tidemill.config.keys import ConfigError, ConfigKey, Status, Update
 from tidemill.config.removed import REMOVED_TOPIC_KEYS, removed_broker_key
 from tidemill.config.suggest import did_you_mean
-from tidemill.config.tables import BROKER_KEYS, DYNAMIC_ONLY_KEYS, TOPIC_FALLBACKS, TOPIC_KEYS
-from tidemill.config.text import HIDDEN
+from tidemill.config.tables import (
+    BROKER_KEYS,
+    BROKER_SYNONYMS,
+    DYNAMIC_ONLY_KEYS,
+    TOPIC_FALLBACKS,
+    TOPIC_KEYS,
+)
+from tidemill.config.text import HIDDEN, format_value
+from tidemill.config.topic import resolve_topic_config
 
 
 class Explained(NamedTuple):
@@ -38,6 +45,7 @@ class EffectiveSetting(NamedTuple):
     value: str | None
     origin: str
     is_default: bool
+    is_read_only: bool
 
 
 def explain(name: str, config: BrokerConfig) -> Explained:
@@ -58,19 +66,24 @@ def effective(config: BrokerConfig) -> list[EffectiveSetting]:
     """Every broker key with the value that counts and where it came from."""
     listed = [
         EffectiveSetting(
-            name, config.shown(name), config.origin(name), config.source(name) is Source.DEFAULT
+            name,
+            config.shown(name),
+            config.origin(name),
+            config.source(name) is Source.DEFAULT,
+            key.update is Update.READ_ONLY,
         )
-        for name in BROKER_KEYS
+        for name, key in BROKER_KEYS.items()
     ]
     unlisted = [
-        EffectiveSetting(name, HIDDEN, config.origin(name), is_default=False)
+        EffectiveSetting(name, HIDDEN, config.origin(name), is_default=False, is_read_only=True)
         for name in config.unlisted_names()
     ]
     return listed + unlisted
 
 
 def _explained(key: ConfigKey, scope: str, config: BrokerConfig) -> Explained:
-    behind = key.name if scope == "broker" else TOPIC_FALLBACKS.get(key.name, "")
+    current, origin = _in_force(key, scope, config)
+    here = config.default(key.name) if scope == "broker" else None
     return Explained(
         name=key.name,
         scope=scope,
@@ -78,15 +91,36 @@ def _explained(key: ConfigKey, scope: str, config: BrokerConfig) -> Explained:
         type=key.type.name.lower(),
         unit=key.unit,
         limits=key.constraint.text if key.constraint is not None else "",
-        default=key.default,
-        kafka_default=key.kafka_default,
+        default=here if here is not None else key.default,
+        kafka_default=_kafka_default(key, here),
         default_2_8=key.default_2_8,
-        current=config.shown(behind) if behind in BROKER_KEYS else None,
-        origin=config.origin(behind) if behind in BROKER_KEYS else "unset",
+        current=current,
+        origin=origin,
         update=_update(key, scope),
         status=key.status.value,
         related=_related(key.name, scope),
     )
+
+
+def _in_force(key: ConfigKey, scope: str, config: BrokerConfig) -> tuple[str | None, str]:
+    """The value that counts and the place that set it; a topic's is what it inherits."""
+    if scope == "broker":
+        known = key.name in BROKER_KEYS
+        return (config.shown(key.name), config.origin(key.name)) if known else (None, "unset")
+    inherited = format_value(resolve_topic_config({}, config).value(key.name))
+    behind = TOPIC_FALLBACKS.get(key.name)
+    if behind is None:
+        return inherited, "default"
+    group = BROKER_SYNONYMS.get(behind, (behind,))
+    said_by = next((name for name in group if config.text(name) is not None), behind)
+    return inherited, f"{config.origin(said_by)} ({said_by})"
+
+
+def _kafka_default(key: ConfigKey, here: str | None) -> str | None:
+    """Kafka's default where this machine's is another: some of ours follow its file limit."""
+    if key.kafka_default is None and not key.own and here not in (None, key.default):
+        return key.default
+    return key.kafka_default
 
 
 def _update(key: ConfigKey, scope: str) -> str:

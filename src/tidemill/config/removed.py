@@ -58,7 +58,7 @@ REMOVED_BROKER_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "max.socket.request.bytes": "use `socket.request.max.bytes`",
         "socket.receive.buffer": "use `socket.receive.buffer.bytes`",
         "socket.send.buffer": "use `socket.send.buffer.bytes`",
-        "num.threads": "use `tidemill up --brokers N`",
+        "num.threads": "run several brokers on a machine to use more cores",
         "enable.zookeeper": "use `zookeeper.connect`",
         "zk.connect": "use `zookeeper.connect`",
         "zk.connectiontimeout.ms": "use `zookeeper.connection.timeout.ms`",

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tidemill.config.broker import BrokerConfig, Setting
 from tidemill.config.keys import ConfigError
 from tidemill.config.properties import parse_properties
-from tidemill.config.vet import Problem, check_startable, vet, warnings_about
+from tidemill.config.vet import Problem, check_startable, ineffective, vet, warnings_about
 
 ENVIRONMENT_PREFIX: Final = "TIDEMILL_"
 # Variables that steer commands and tests; they are no settings of a broker.
@@ -36,7 +36,8 @@ OTHER_VARIABLES: Final = frozenset(
 OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}TEST_", f"{ENVIRONMENT_PREFIX}BENCH_")
 
 FILE_BYTES_MAX: Final = 1 << 20
-FILES_RESERVED: Final = 512  # for sockets of our own, the store, libraries
+FILES_RESERVED_MIN: Final = 32
+FILES_RESERVED_MAX: Final = 512  # for sockets of our own, the store, libraries
 
 
 class Found(NamedTuple):
@@ -84,11 +85,15 @@ def derived_defaults() -> dict[str, str]:
     The hard limit counts: a broker raises its soft limit to it when it starts.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-    return {
-        "max.connections": str(max(1, limit // 2)),
-        "log.open.files.max": str(max(64, limit // 2 - FILES_RESERVED)),
-    }
+    return _file_shares(1 << 20 if hard == resource.RLIM_INFINITY else hard)
+
+
+def _file_shares(limit: int) -> dict[str, str]:
+    """Connections and log files together leave room for what a broker opens besides them."""
+    reserved = max(FILES_RESERVED_MIN, min(FILES_RESERVED_MAX, limit // 4))
+    log_files = max(16, limit // 2 - reserved)
+    connections = min(limit // 2, limit - log_files - FILES_RESERVED_MIN)
+    return {"max.connections": str(max(1, connections)), "log.open.files.max": str(log_files)}
 
 
 def check_file(path: Path | str) -> list[Problem]:
@@ -121,8 +126,8 @@ def _whole_file_problems(
         return
     for each in check_startable(config):
         yield Problem(lines.get(each.key, 0), each.key, each.message, each.suggestion)
-    for warning in warnings_about(config, known):
-        yield Problem(0, "", warning, is_warning=True)
+    for each in ineffective(known):
+        yield each._replace(line=lines.get(each.key, 0))
 
 
 def _passes(found: Found, problems: list[Problem]) -> bool:

@@ -166,8 +166,12 @@ CLUSTER = (
         "broker.heartbeat.interval.ms",
         ConfigType.INT,
         "2000",
-        ("How often a broker renews its session with the store."),
+        (
+            "How often a broker tells the cluster that it lives. A Tidemill broker renews its "
+            "session three times in every `broker.session.timeout.ms`."
+        ),
         unit="ms",
+        status=Status.ACCEPTED,
     ),
     _cluster(
         "broker.session.timeout.ms",

@@ -17,7 +17,6 @@ CONSUMER_GROUPS = (
             "means fewer rebalances at start, shorter a faster first record."
         ),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.min.session.timeout.ms",
@@ -25,7 +24,6 @@ CONSUMER_GROUPS = (
         "6000",
         ("The shortest session timeout a member of a classic group may ask for."),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.max.session.timeout.ms",
@@ -36,7 +34,6 @@ CONSUMER_GROUPS = (
             "slower notice of dead members."
         ),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.max.size",
@@ -45,7 +42,6 @@ CONSUMER_GROUPS = (
         ("How many members a classic group may have; further ones are refused."),
         unit="members",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.coordinator.rebalance.protocols",
@@ -53,7 +49,6 @@ CONSUMER_GROUPS = (
         "classic,consumer,streams",
         ("The group protocols that are on offer: `classic`, `consumer`, `share` and `streams`."),
         constraint=list_of("consumer", "classic", "share", "streams"),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.assignors",
@@ -61,7 +56,6 @@ CONSUMER_GROUPS = (
         "uniform,range",
         ("The server-side ways to assign partitions, best first; the first is the default."),
         constraint=any_list(),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.assignment.interval.ms",
@@ -71,7 +65,6 @@ CONSUMER_GROUPS = (
         unit="ms",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.min.assignment.interval.ms",
@@ -98,7 +91,6 @@ CONSUMER_GROUPS = (
         ("How often members of `consumer` groups report."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.min.heartbeat.interval.ms",
@@ -125,7 +117,6 @@ CONSUMER_GROUPS = (
         ("A member of a `consumer` group that has not reported for this long is dropped."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.min.session.timeout.ms",
@@ -152,7 +143,6 @@ CONSUMER_GROUPS = (
         ("How many members a `consumer` group may have."),
         unit="members",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.migration.policy",
@@ -220,16 +210,17 @@ OFFSETS = (
         ),
         unit="partitions",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.topic.replication.factor",
         ConfigType.SHORT,
         "3",
-        ("The replicas of the offsets topic. It is created when that many brokers are there."),
+        (
+            "The replicas of the offsets topic. Left alone, a cluster of fewer brokers gets one on "
+            "each; a number that is set is meant, and the topic waits for that many brokers."
+        ),
         unit="replicas",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.topic.segment.bytes",
@@ -238,7 +229,6 @@ OFFSETS = (
         ("The segment size of the offsets topic. Small keeps compaction and loading fast."),
         unit="bytes",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.topic.compression.codec",
@@ -246,7 +236,6 @@ OFFSETS = (
         "0",
         ("The codec of the offsets topic by number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."),
         unit="codec",
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.retention.minutes",
@@ -258,7 +247,6 @@ OFFSETS = (
         ),
         unit="minutes",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.retention.check.interval.ms",
@@ -267,7 +255,6 @@ OFFSETS = (
         ("How often the broker looks for offsets that have expired."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.commit.timeout.ms",
@@ -276,7 +263,6 @@ OFFSETS = (
         ("How long an offset commit waits for its replicas."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offsets.load.buffer.size",
@@ -285,7 +271,6 @@ OFFSETS = (
         ("How much of the offsets topic is read at a time when a coordinator takes over."),
         unit="bytes",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _offsets(
         "offset.metadata.max.bytes",
@@ -293,7 +278,6 @@ OFFSETS = (
         "4096",
         ("The longest note a client may store with a committed offset."),
         unit="bytes",
-        status=Status.RESERVED,
     ),
 )
 

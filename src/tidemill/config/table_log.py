@@ -85,8 +85,9 @@ SEGMENTS_AND_INDEXES = (
         ConfigType.BOOLEAN,
         "false",
         (
-            "Whether a new segment's file is given its full size at once. Helps some file "
-            "systems; leave it off elsewhere."
+            "Whether the disk space of a new segment is reserved at once, so that a segment that "
+            "was begun can be filled and lies in one piece; what is not used is given back when "
+            "the next one begins. A file system that cannot do it is left alone."
         ),
         update=Update.CLUSTER_WIDE,
     ),
@@ -319,22 +320,24 @@ FLUSHING_AND_RECOVERY = (
         ConfigType.INT,
         "60000",
         (
-            "How often recovery points are written. After a crash only what follows a partition's "
-            "recovery point is read again, so shorter means a faster restart."
+            "How often recovery points are written. Tidemill writes them together with high "
+            "watermarks, every `replica.high.watermark.checkpoint.interval.ms`."
         ),
         unit="ms",
         constraint=at_least(0),
+        status=Status.ACCEPTED,
     ),
     _flushing_and_recovery(
         "log.flush.start.offset.checkpoint.interval.ms",
         ConfigType.INT,
         "60000",
         (
-            "How often partitions' first offsets are written, so that deleted records stay "
-            "deleted after a crash."
+            "How often partitions' first offsets are written. Tidemill writes them together with "
+            "high watermarks, every `replica.high.watermark.checkpoint.interval.ms`."
         ),
         unit="ms",
         constraint=at_least(0),
+        status=Status.ACCEPTED,
     ),
     _flushing_and_recovery(
         "num.recovery.threads.per.data.dir",

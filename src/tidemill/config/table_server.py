@@ -111,10 +111,10 @@ LISTENERS_AND_CONNECTIONS = (
         (
             "Where the broker accepts connections: `NAME://HOST:PORT`, separated by commas. An "
             "empty host means all interfaces; port 0 takes a free one. Unset, the broker can be "
-            "reached from this machine only."
+            "reached from this machine only. Listeners are opened when the broker starts: a change "
+            "takes a restart."
         ),
         constraint=any_list(),
-        update=Update.PER_BROKER,
         kafka_default="PLAINTEXT://:9092",
         default_2_8="(unset)",
     ),
@@ -138,7 +138,6 @@ LISTENERS_AND_CONNECTIONS = (
             "separated by commas. Every name in `listeners` must be in it. Only PLAINTEXT can be "
             "served today."
         ),
-        update=Update.PER_BROKER,
     ),
     _listeners_and_connections(
         "inter.broker.listener.name",
@@ -271,33 +270,38 @@ LISTENERS_AND_CONNECTIONS = (
     _listeners_and_connections(
         "socket.listen.backlog.size",
         ConfigType.INT,
-        "50",
+        "1024",
         (
             "How many connections may wait in the kernel to be accepted. The kernel's own limit "
             "(`somaxconn`) still applies. Raise it if many clients reconnect at once."
         ),
         unit="connections",
         constraint=at_least(1),
+        kafka_default="50",
     ),
     _listeners_and_connections(
         "socket.send.buffer.bytes",
         ConfigType.INT,
-        "102400",
+        "-1",
         (
-            "The kernel's send buffer per connection; -1 leaves it to the operating system. Raise "
-            "it for consumers far away (bandwidth times round trip)."
+            "The kernel's send buffer per connection; -1 leaves it to the operating system, which "
+            "lets it grow as needed. A fixed size bounds the kernel's memory for many connections."
         ),
         unit="bytes",
+        constraint=at_least(-1),
+        kafka_default="102400",
     ),
     _listeners_and_connections(
         "socket.receive.buffer.bytes",
         ConfigType.INT,
-        "102400",
+        "-1",
         (
-            "The kernel's receive buffer per connection; -1 leaves it to the operating system. "
-            "Raise it for producers far away."
+            "The kernel's receive buffer per connection; -1 leaves it to the operating system, "
+            "which lets it grow as needed."
         ),
         unit="bytes",
+        constraint=at_least(-1),
+        kafka_default="102400",
     ),
     _listeners_and_connections(
         "socket.request.max.bytes",
@@ -319,9 +323,14 @@ REQUESTS = (
         "queued.max.requests",
         ConfigType.INT,
         "500",
-        ("How many requests may wait for work before the broker stops reading from sockets."),
+        (
+            "How many requests may wait for a thread. In Tidemill none does: a request is handled "
+            "as soon as it is read, and `queued.max.request.bytes` bounds what those in progress "
+            "take."
+        ),
         unit="requests",
         constraint=at_least(1),
+        status=Status.ACCEPTED,
     ),
     _requests(
         "queued.max.request.bytes",
@@ -349,8 +358,8 @@ REQUESTS = (
         "3",
         (
             "Threads that read and write sockets. Tidemill serves all connections from one event "
-            "loop per broker process; run more brokers per machine (`tidemill up --brokers N`) to "
-            "use more cores."
+            "loop per broker process; run several brokers on a machine, each with its own port "
+            "and data directory, to use more cores."
         ),
         unit="threads",
         constraint=at_least(1),

@@ -225,7 +225,7 @@ TOPIC = (
         "preallocate",
         ConfigType.BOOLEAN,
         "false",
-        ("Whether a new segment's file is given its full size at once."),
+        ("Whether the disk space of a new segment is reserved at once."),
     ),
     _topic(
         "remote.log.copy.disable",

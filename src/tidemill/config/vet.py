@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tidemill.config.broker import BrokerConfig, Setting
@@ -123,6 +123,19 @@ def _where(config: BrokerConfig, key: str) -> str:
 
 
 # --- warnings -------------------------------------------------------------------------------------
+
+
+def ineffective(known: Iterable[str]) -> Iterator[Problem]:
+    """The settings that will do nothing, one by one, for whoever goes through a file."""
+    for name in known:
+        key = BROKER_KEYS.get(name)
+        if key is None or key.status is Status.UNSUPPORTED:
+            yield Problem(0, name, "is not supported, and ignored.", is_warning=True)
+        elif key.status is Status.ACCEPTED:
+            yield Problem(0, name, f"has no effect. {_second_sentence(key)}", is_warning=True)
+        elif key.status is Status.KRAFT:
+            message = "steers Kafka's metadata quorum, which Tidemill does not need; ignored."
+            yield Problem(0, name, message, is_warning=True)
 
 
 def warnings_about(config: BrokerConfig, known: Mapping[str, Setting]) -> list[str]:

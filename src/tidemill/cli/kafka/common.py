@@ -248,15 +248,21 @@ def java_uuid(value: Any) -> str:
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
-def topic_filter(pattern: str) -> Callable[[str], bool]:
+def topic_pattern(pattern: str) -> str:
     """Kafka's include list: a regular expression in which a comma means `or`, quotes mean
     nothing, and blanks are dropped."""
     import re
 
     cleaned = pattern.strip().replace(",", "|").replace(" ", "")
-    cleaned = re.sub(r"^[\"']+|[\"']+$", "", cleaned)
+    return re.sub(r"^[\"']+|[\"']+$", "", cleaned)
+
+
+def topic_filter(pattern: str) -> Callable[[str], bool]:
+    """The include list as a test of names."""
+    import re
+
     try:
-        compiled = re.compile(cleaned)
+        compiled = re.compile(topic_pattern(pattern))
     except re.error:
         raise ToolError(f"{pattern} is an invalid regex.") from None
     return lambda name: compiled.fullmatch(name) is not None

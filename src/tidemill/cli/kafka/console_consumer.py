@@ -1,7 +1,7 @@
 """`kafka-console-consumer`: records of a topic on stdout.
 
-Groups come with the broker's coordinator; until then every run reads all partitions by itself, from
-their end or, with `--from-beginning`, from their start. `--group` is taken and said to be unused.
+With `--group` it reads as a member of the group and commits; without, every run reads all
+partitions by itself, from their end or, with `--from-beginning`, from their start.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parser() -> Options:
     p.flag("from-beginning", "Start at the first record, not at the next.")
     p.value("max-messages", "Stop after so many records.", type=int)
     p.value("timeout-ms", "Stop when no record came for so long.", type=int)
-    p.value("group", "Accepted; nothing is committed.")
+    p.value("group", "Read as a member of this group, and commit.")
     p.value("isolation-level", "read_uncommitted or read_committed.")
     p.value("formatter", "Default, Logging or NoOp message formatter.")
     p.many("property", "Old spelling of --formatter-property.")
@@ -91,9 +91,10 @@ async def _work(options: argparse.Namespace) -> int:
         properties=[*options.consumer_property, *options.command_property],
         files=[options.consumer_config],
     )
-    if options.group:
-        common.err("--group: offsets are not committed; all partitions are read")
     settings: dict[str, object] = {"auto_offset_reset": "earliest"}
+    if options.group:
+        settings["group_id"] = options.group
+        settings["auto_offset_reset"] = "earliest" if options.from_beginning else "latest"
     if options.isolation_level:
         settings["isolation_level"] = options.isolation_level
     write = formatter(options)
@@ -138,6 +139,9 @@ class _Reading:
         self.count = 0
 
     async def start(self, consumer: Consumer) -> None:
+        if self._options.group and self._options.partition is None:
+            self._subscribe(consumer)
+            return
         partitions = await self._partitions(consumer)
         consumer.assign(partitions)
         offset = (self._options.offset or "latest").lower()
@@ -147,6 +151,12 @@ class _Reading:
             consumer.seek_to_end(*partitions)
         else:
             consumer.seek(partitions[0], int(offset))
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        if self._options.include is None:
+            consumer.subscribe([self._options.topic])
+        else:
+            consumer.subscribe(pattern=common.topic_pattern(self._options.include))
 
     async def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
         if self._options.partition is not None:

@@ -1,0 +1,170 @@
+"""`kafka-consumer-groups` beside Kafka's own, on the same Apache Kafka: the same words come out.
+
+Kafka prints rows in the order of a hash table; so rows are compared in order of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.helpers import Ran, quick
+from tests.cli.test_kafka_reference import both, first_complaint
+from tests.reference.kafka import SharedKafka
+
+from tidemill.client import Consumer
+from tidemill.types import TopicPartition
+
+pytestmark = [pytest.mark.reference, pytest.mark.timeout(240)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A topic and groups: one that is idle, two with a member each, one of offsets alone."""
+
+    bootstrap: str
+    stem: str
+
+    def line(self, line: str) -> str:
+        words = line.replace(" B", f" {self.bootstrap}")
+        return re.sub(r"\b(idle|live|newer|solo|other|topic1)\b", rf"\1-{self.stem}", words)
+
+
+@pytest.fixture(scope="module")
+def scene(apache_kafka: SharedKafka) -> Iterator[Scene]:
+    made = Scene(apache_kafka.bootstrap, str(time.time_ns()))
+    topic = f"topic1-{made.stem}"
+    assert quick("-b", made.bootstrap, "topic", "create", topic, "-p", "2").status == 0
+    for partition in "01":
+        words = ("-b", made.bootstrap, "produce", topic, "-p", partition)
+        assert quick(*words, stdin="a\nb\nc\n").status == 0
+    ready, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(_populate(made, topic, ready, stop)))
+    thread.start()
+    assert ready.wait(60)
+    yield made
+    stop.set()
+    thread.join()
+
+
+async def _populate(
+    scene: Scene, topic: str, ready: threading.Event, stop: threading.Event
+) -> None:
+    def consumer(group: str, **more: Any) -> Consumer:
+        settings = {"group_id": f"{group}-{scene.stem}", "auto_offset_reset": "earliest"}
+        return Consumer(scene.bootstrap, client_id="cli", **settings, **more)  # type: ignore[arg-type]
+
+    for group in ("idle", "solo"):
+        async with consumer(group, enable_auto_commit=False) as outsider:
+            await outsider.commit({TopicPartition(topic, 0): 1})
+    async with (
+        consumer("live", group_instance_id="i1") as live,
+        consumer("newer", group_protocol="consumer") as newer,
+    ):
+        live.subscribe([topic])
+        newer.subscribe([topic])
+        while not stop.is_set():
+            await live.poll(timeout_ms=100)
+            await newer.poll(timeout_ms=100)
+            if live.assignment() and newer.assignment() and not ready.is_set():
+                await live.commit()
+                await newer.commit()
+                ready.set()
+
+
+def evened(ran: Ran) -> list[str]:
+    return sorted(ran.out.splitlines())
+
+
+SAME: list[str] = [
+    "--bootstrap-server B --describe --group idle",
+    "--bootstrap-server B --describe --group live",
+    "--bootstrap-server B --describe --group newer --verbose",
+    "--bootstrap-server B --describe --group solo --offsets",
+    "--bootstrap-server B --describe --group idle --group solo",
+    "--bootstrap-server B --describe --group none-such",
+    "--bootstrap-server B --describe --group live --members",
+    "--bootstrap-server B --describe --group live --members --verbose",
+    "--bootstrap-server B --describe --group newer --members --verbose",
+    "--bootstrap-server B --describe --group idle --members",
+    "--bootstrap-server B --describe --group live --state",
+    "--bootstrap-server B --describe --group idle --state --verbose",
+    "--bootstrap-server B --describe --group newer --state --verbose",
+    "--bootstrap-server B --group idle --reset-offsets --to-earliest --topic topic1",
+    "--bootstrap-server B --group idle --reset-offsets --to-earliest --topic topic1 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --to-latest --topic topic1:1 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --to-offset 99 --topic topic1 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --shift-by 1 --topic topic1:0 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --to-current --all-topics --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --to-current --topic topic1 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --by-duration PT1H --topic topic1 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --to-datetime 2099-01-01T00:00:00.000 "
+    "--topic topic1 --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --to-latest --all-topics --export --dry-run",
+    "--bootstrap-server B --group live --reset-offsets --to-earliest --topic topic1 --execute",
+    "--bootstrap-server B --group idle --reset-offsets --to-earliest --topic none-such --dry-run",
+    "--bootstrap-server B --group idle --reset-offsets --from-file /no/such/file --dry-run",
+    "--bootstrap-server B --group live --delete",
+    "--bootstrap-server B --group none-such --delete",
+    "--bootstrap-server B --group live --delete-offsets --topic topic1",
+    "--bootstrap-server B --group none-such --delete-offsets --topic topic1",
+    "--bootstrap-server B",
+    "--bootstrap-server B --describe",
+    "--bootstrap-server B --delete",
+    "--bootstrap-server B --list --group x",
+    "--bootstrap-server B --describe --group live --members --state",
+    "--bootstrap-server B --group x --reset-offsets --to-earliest --topic t --dry-run --execute",
+    "--bootstrap-server B --list --state nonsense",
+    "--bootstrap-server B --list --type nonsense",
+    "--version",
+]
+
+
+@pytest.mark.parametrize("line", SAME, ids=lambda line: line.removeprefix("--bootstrap-server B "))
+def test_the_same_words(line: str, scene: Scene) -> None:
+    theirs, ours = both("kafka-consumer-groups", scene.line(line))
+    assert evened(ours) == evened(theirs)
+    assert ours.status == theirs.status
+    assert first_complaint(ours.err) == first_complaint(theirs.err)
+
+
+@pytest.mark.parametrize(
+    "line", ["--list", "--list --state", "--list --type", "--list --state --type"]
+)
+def test_the_same_list(line: str, scene: Scene) -> None:
+    """Other tests make groups meanwhile, so only ours are looked at."""
+    theirs, ours = both("kafka-consumer-groups", f"--bootstrap-server {scene.bootstrap} {line}")
+    ours_mine = [row for row in evened(ours) if scene.stem in row]
+    theirs_mine = [row for row in evened(theirs) if scene.stem in row]
+    assert [row.split() for row in ours_mine] == [row.split() for row in theirs_mine]
+    assert len(ours_mine) >= 4
+
+
+def test_the_same_changes(scene: Scene, tmp_path: Path) -> None:
+    """One group moved and deleted by Kafka's tool, another by ours."""
+    steps = [
+        "--group other --reset-offsets --to-latest --topic topic1 --execute",
+        "--describe --group other",
+        "--group other --reset-offsets --shift-by -2 --all-topics --execute",
+        "--describe --group other",
+        "--group other --delete-offsets --topic topic1:0",
+        "--describe --group other",
+        "--group other --delete",
+    ]
+    from tests.cli.helpers import script
+    from tests.cli.test_kafka_reference import java
+
+    for step in steps:
+        outs = []
+        for suffix, tool in (("j", java), ("o", script)):
+            words = scene.line(f"--bootstrap-server B {step}").replace("other-", f"other{suffix}-")
+            ran = tool("kafka-consumer-groups", *words.split())
+            outs.append((ran.status, sorted(ran.out.replace(f"other{suffix}-", "").splitlines())))
+        assert outs[1] == outs[0], step
