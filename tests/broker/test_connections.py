@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -176,13 +178,18 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: P
             assert (await waiting.receive(FetchRequest, 12))[0] == 1
 
 
-async def test_connections_above_the_cap_are_closed(tmp_path: Path) -> None:
+async def test_connections_above_the_cap_are_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running_broker(tmp_path, {"max.connections": "2"}) as server:
         async with connect(server.port) as first, connect(server.port) as second:
             await first.ask(SOFTWARE, 3)
             await second.ask(SOFTWARE, 3)
-            async with connect(server.port) as third:
-                assert await third.is_closed()
+            for _ in range(5):
+                async with connect(server.port) as third:
+                    assert await third.is_closed()
+        refusals = [each for each in caplog.records if "refusing" in each.getMessage()]
+        assert len(refusals) == 1, "whoever is refused again and again does not fill the log"
         await asyncio.sleep(0.05)
         async with connect(server.port) as again:
             await again.ask(SOFTWARE, 3)
@@ -194,6 +201,40 @@ async def test_connections_of_one_address_can_be_capped(tmp_path: Path) -> None:
         await first.ask(SOFTWARE, 3)
         async with connect(server.port) as second:
             assert await second.is_closed()
+
+
+async def test_new_connections_above_the_rate_wait_for_their_turn(tmp_path: Path) -> None:
+    settings = {"max.connection.creation.rate": "10"}
+    async with running_broker(tmp_path, settings) as server, AsyncExitStack() as stack:
+        began = time.monotonic()
+        clients = [await stack.enter_async_context(connect(server.port)) for _ in range(14)]
+        await clients[0].ask(SOFTWARE, 3)
+        assert time.monotonic() - began < 0.2
+        await asyncio.gather(*(client.ask(SOFTWARE, 3) for client in clients[1:]))
+        assert time.monotonic() - began > 0.2
+        server.config.apply_dynamic({"max.connection.creation.rate": "0"}, {})
+        async with connect(server.port) as refused:
+            assert await refused.is_closed()
+
+
+async def test_socket_options_reach_the_kernel(tmp_path: Path) -> None:
+    settings = {
+        "socket.send.buffer.bytes": "70000",
+        "socket.receive.buffer.bytes": "50000",
+        "socket.listen.backlog.size": "7",
+    }
+    async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
+        await client.ask(SOFTWARE, 3)
+        (listener,) = server.listeners
+        (connection,) = listener._connections
+        accepted = connection._transport.get_extra_info("socket")
+        # Linux doubles what it is asked for, to have room for its own notes.
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 140_000
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 100_000
+        listening = listener._socket
+        assert listening is not None
+        told = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+        assert struct.unpack_from("I", told, 28) == (7,)  # of a listening socket: its backlog
 
 
 async def test_a_disconnect_does_not_undo_an_append(server: BrokerServer, client: Client) -> None:

@@ -7,6 +7,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from tests.broker.harness import (
     batch,
     connect,
@@ -21,8 +22,10 @@ from tidemill.config import load_broker_config
 from tidemill.errors import ErrorCode
 from tidemill.storage.disk_errors import disk_error
 from tidemill.storage.files import Buffer, OsFiles
+from tidemill.store.base import StoreUnavailable
 from tidemill.wire.messages.log_dirs import DescribeLogDirsRequest
 from tidemill.wire.messages.metadata import MetadataRequest
+from tidemill.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 
 
 class FailingFiles(OsFiles):
@@ -150,4 +153,89 @@ async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path:
             assert (await client.ask(MetadataRequest(topics=None), 12)).topics[0].error_code == 0
     finally:
         gate.set()
+        await server.stop()
+
+
+async def test_a_flush_without_handles_is_answered_at_once_and_heals(tmp_path: Path) -> None:
+    """A producer need not wait for its time limit to learn that the broker is out of files."""
+    files = FailingFiles()
+    server = make([tmp_path], files)
+    await server.start()
+    try:
+        await create_topic(server, "t")
+        async with connect(server.port) as client:
+            files.sync_errno = errno.EMFILE
+            asked = produce(client, "t", batch([b"a"]), timeout_ms=60_000)
+            refused = await asyncio.wait_for(asked, 10)
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            files.sync_errno = None
+            data = (await fetch(client, "t", 0, max_wait_ms=10_000)).responses[0].partitions[0]
+            assert data.high_watermark == 1, "it is flushed without another append"
+            assert (await produce(client, "t", batch([b"b"]))).error_code == 0
+    finally:
+        await server.stop()
+
+
+async def test_a_partition_without_a_log_says_so_and_gets_one(tmp_path: Path) -> None:
+    files = FailingFiles()
+    server = make([tmp_path], files)
+    await server.start()
+    try:
+        files.write_errno = errno.ENOSPC
+        topic_id = await create_topic(server, "t")
+        async with connect(server.port) as client:
+            for topic, version in (("t", 9), (topic_id, 13)):
+                refused = await produce(client, topic, batch([b"a"]), version=version)
+                assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                answer = await fetch(client, topic, 0, version=version + 3)
+                code = answer.responses[0].partitions[0].error_code
+                assert code == ErrorCode.KAFKA_STORAGE_ERROR
+            offset = await list_offset(client, "t", -1)
+            assert offset.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            files.write_errno = None
+            for _ in range(100):
+                healed = await produce(client, "t", batch([b"a"]))
+                if not healed.error_code:
+                    break
+                await asyncio.sleep(0.1)
+            assert healed.error_code == 0
+    finally:
+        await server.stop()
+
+
+async def test_a_deleted_topic_frees_its_space_after_its_own_delay(tmp_path: Path) -> None:
+    server = make([tmp_path], FailingFiles())
+    await server.start()
+    try:
+        await create_topic(server, "t", configs={"file.delete.delay.ms": "10"})
+        await server.controller.delete_topics(["t"], [])
+        for _ in range(100):
+            left = [name for name in server.logs._files.listdir(str(tmp_path)) if "t-0" in name]
+            if not left:
+                break
+            await asyncio.sleep(0.1)
+        assert left == []
+    finally:
+        await server.stop()
+
+
+async def test_a_store_without_room_says_why_it_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make([tmp_path], FailingFiles())
+    await server.start()
+    try:
+        await create_topic(server, "t")
+
+        async def full(ops: object) -> None:
+            raise StoreUnavailable("store.db: database or disk is full")
+
+        monkeypatch.setattr(server.store, "multi", full)
+        async with connect(server.port) as client:
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+            (result,) = (await client.ask(request, 6)).responses
+            assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "disk is full" in result.error_message
+        monkeypatch.undo()
+    finally:
         await server.stop()

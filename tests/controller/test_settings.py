@@ -162,10 +162,17 @@ async def test_resources_that_are_refused(
         ),
         (
             "",
-            ("listeners", SET, "PLAINTEXT://:1"),
+            ("listener.name.plaintext.ssl.keystore.location", SET, "/x"),
             "INVALID_REQUEST",
             "Cannot update these configs at default cluster level, broker id must be specified: "
-            "[listeners]",
+            "[listener.name.plaintext.ssl.keystore.location]",
+        ),
+        (
+            "1",
+            ("listeners", SET, "PLAINTEXT://:1"),
+            "INVALID_REQUEST",
+            "Cannot update these configs dynamically: [listeners]; listeners are opened at start: "
+            "change the broker's file and restart it",
         ),
         (
             "1",

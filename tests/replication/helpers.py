@@ -97,7 +97,7 @@ class World:
             self.executor,
             self._settings,
             self.moved.append,
-            self.later.append,
+            lambda delay_ms, callback: self.later.append(callback),
         )
 
     def _settings(self, topic: TopicImage) -> PartitionSettings:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
 from tests.replication.helpers import World, partition_image, records, topic_image
 
+from tidemill.errors import ErrorCode
 from tidemill.image import with_partitions, with_topic, with_topic_configs, without_topics
 from tidemill.replication.manager import CHANGES_AT_ONCE_MAX
+from tidemill.storage.disk_errors import DiskFullError
 from tidemill.testing.disk import CrashDisk
 from tidemill.types import TopicPartition
+
+
+def strays(world: World) -> list[str]:
+    return [
+        name
+        for place in world.logs.describe_dirs()
+        for name in world.disk.listdir(place.path)
+        if name.endswith("-stray")
+    ]
 
 
 def test_a_topic_that_comes_and_goes() -> None:
@@ -50,6 +62,7 @@ def test_a_log_left_by_another_topic_of_the_name_is_not_used() -> None:
     again = World(disk=disk)
     again.add(topic_image(number=2))
     assert again.only().log.log_end_offset == 0
+    assert len(strays(again)) == 1, "whose data it was nobody knows: it is kept"
 
 
 def test_the_high_watermark_survives_a_restart() -> None:
@@ -119,6 +132,7 @@ def test_a_topic_that_comes_back_before_its_logs_are_removed() -> None:
     world.run_later()
     assert len(world.replicas) == 1000
     assert {stored.topic_id.int for stored in world.logs.logs.values()} == {2}
+    assert strays(world) == [], "what was deleted on purpose is not kept"
     world.apply(without_topics(world.image, ["t"]))
 
 
@@ -128,3 +142,50 @@ def test_partitions_of_other_brokers_are_left_to_them() -> None:
     elsewhere = replace(topic, partitions=(partition_image(leader=1, replicas=(1,), isr=(1,)),))
     world.add(elsewhere)
     assert len(world.replicas) == 0
+
+
+class FullDisk(CrashDisk):
+    """A disk on which no new log fits while `is_full` is set."""
+
+    is_full = False
+
+    def mkdir(self, path: str) -> None:
+        if self.is_full:
+            raise DiskFullError(f"No space left while creating {path}")
+        super().mkdir(path)
+
+
+def test_a_log_that_finds_no_room_is_made_later(caplog: pytest.LogCaptureFixture) -> None:
+    """The partition exists: it says what is wrong with it, and is tried again by itself."""
+    disk = FullDisk(Random(1))
+    world = World(disk=disk)
+    disk.is_full = True
+    world.add(topic_image(partitions=20))
+    topic_id = topic_image().topic_id
+    assert world.replicas.get("t", 3) is None
+    assert world.replicas.why_missing("t", 3) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.replicas.why_missing(topic_id, 3) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.replicas.why_missing("t", 20) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    said = [each for each in caplog.records if "has no log" in each.getMessage()]
+    assert len(said) == 1, "one line, not one per partition"
+    for _ in range(3):
+        (again,) = world.later
+        world.later.clear()
+        again()
+    assert len(world.replicas) == 0
+    disk.is_full = False
+    world.run_later()
+    assert len(world.replicas) == 20
+    assert all(partition.is_leader for partition in world.replicas)
+
+
+def test_a_topic_that_goes_before_there_was_room_for_it() -> None:
+    disk = FullDisk(Random(1))
+    world = World(disk=disk)
+    disk.is_full = True
+    world.add(topic_image(partitions=3))
+    world.apply(without_topics(world.image, ["t"]))
+    assert world.replicas.why_missing("t", 0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    disk.is_full = False
+    world.run_later()
+    assert world.logs.logs == {}

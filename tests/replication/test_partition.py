@@ -22,7 +22,9 @@ from tidemill.replication.partition import (
     Partition,
     PendingAppend,
 )
+from tidemill.storage.disk_errors import OutOfFilesError
 from tidemill.storage.log import AppendInfo
+from tidemill.testing.disk import CrashDisk
 
 
 def append(partition: Partition, *values: bytes, acks: int = -1) -> AppendInfo:
@@ -243,3 +245,55 @@ def test_a_borrowed_buffer_may_be_reused_at_once() -> None:
     buffer[:] = bytes(len(buffer))
     executor.run_all()
     assert isinstance(done[0], AppendInfo)
+
+
+class FewHandlesDisk(CrashDisk):
+    """A disk whose files cannot be opened to be flushed while `is_out` is set."""
+
+    is_out = False
+
+    def fdatasync(self, path: str) -> None:
+        if self.is_out and path.endswith(".log"):
+            raise OutOfFilesError(f"Out of file descriptors while opening {path}")
+        super().fdatasync(path)
+
+
+def test_a_flush_that_failed_without_harm_is_told_and_tried_again() -> None:
+    """Rule E1 the other way round: nothing was lost, so the partition stays and heals by itself."""
+    disk, executor = FewHandlesDisk(), StepExecutor()
+    world = World(disk=disk, executor=executor, flush_policy="ack")
+    partition = world.only()
+    disk.is_out = True
+    info = append(partition, b"a")
+    seen = partition.failed_flushes
+    partition.check_flushes(seen)
+    world.moved.clear()
+    executor.run_all()
+    assert world.moved == [partition]
+    assert not partition.may_ack(-1, info)
+    with pytest.raises(ApiError, match="Out of file descriptors") as caught:
+        partition.check_flushes(seen)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert partition.is_leader
+    disk.is_out = False
+    world.run_later()
+    executor.run_all()
+    assert partition.high_watermark == 1
+    assert partition.may_ack(-1, info)
+    assert not world.later
+
+
+def test_a_repeated_batch_asks_again_for_the_flush_that_failed() -> None:
+    """Rule G2: the answer to the repetition waits for a flush of its own, not for luck."""
+    disk, executor = FewHandlesDisk(), StepExecutor()
+    partition = World(disk=disk, executor=executor, flush_policy="ack").only()
+    sent = records(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+    disk.is_out = True
+    partition.append(sent, required_acks=-1)
+    executor.run_all()
+    disk.is_out = False
+    repeated = partition.append(sent, required_acks=-1)
+    assert isinstance(repeated, AppendInfo)
+    assert repeated.duplicate
+    executor.run_all()
+    assert partition.may_ack(-1, repeated)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, read_all
 
 from tidemill.storage import bulk_sync
+from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
@@ -189,6 +190,8 @@ class Life:
                 assert found.get(offset) == value, f"acked offset {offset} is lost or wrong"
         for offset, stored in found.items():
             assert self.written.get(offset) == stored, f"offset {offset} was never written"
+        # What recovery found counts as flushed and is served, so it must survive the next crash.
+        self.acked |= {offset: self.written[offset] for offset in found}
 
 
 def check_consistent(disk: CrashDisk, log: Log) -> None:
@@ -210,7 +213,19 @@ def check_consistent(disk: CrashDisk, log: Log) -> None:
     starts = [start for _, start in log.leader_epochs.entries]
     assert starts == sorted(set(starts))
     assert all(start < log.log_end_offset or start == log.log_start_offset for start in starts)
+    if log.log_start_offset < log.log_end_offset:
+        assert log.leader_epochs.entries == epochs_by_walking(disk, log)
     check_producers(disk, log)
+
+
+def epochs_by_walking(disk: CrashDisk, log: Log) -> list[tuple[int, int]]:
+    """What the leader-epoch cache must say, from the epoch in each batch."""
+    cache = LeaderEpochCache(disk, "")
+    for segment in log.segments:
+        for _, header in walk_headers(disk.pread, segment.log_path, 0, segment.size):
+            cache.note(header.partition_leader_epoch, header.base_offset)
+    cache.truncate_from_start(log.log_start_offset)
+    return cache.entries
 
 
 def check_producers(disk: CrashDisk, log: Log) -> None:

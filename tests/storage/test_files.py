@@ -124,8 +124,15 @@ def test_out_of_descriptors_is_a_clear_error(tmp_path: Path) -> None:
                 break
         with pytest.raises(OutOfFilesError, match="Raise the open-file limit") as caught:
             files.write_at(f"{tmp_path}/second", 0, (b"y",))
+        with pytest.raises(OutOfFilesError):
+            files.fsync_dir(str(tmp_path))
         files._open.give_back(entry)
         files.write_at(f"{tmp_path}/third", 0, (b"z",))  # an idle one makes room
+        files.fsync_dir(str(tmp_path))
+        files.write_at(f"{tmp_path}/third", 0, (b"z",))
+        assert files.listdir(str(tmp_path))
+        files.write_at(f"{tmp_path}/third", 0, (b"z",))
+        assert files.read_file(f"{tmp_path}/third") == b"z"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in hogs:
@@ -234,3 +241,17 @@ def test_a_thousand_partitions_with_few_descriptors(tmp_path: Path) -> None:
     for log in manager.logs.values():
         log.abandon()
     files.close_all()
+
+
+def test_a_directory_whose_flush_fails_is_not_flushed_again(
+    files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E1: whatever a flush fails with, even a lack of room, it takes the directory offline."""
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFailedError) as caught:
+        files.fsync_dir(str(tmp_path))
+    assert caught.value.takes_dir_offline

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 from tests.storage.helpers import TOPIC_ID, StepExecutor, batch, manager_on
 
-from tidemill.storage.disk_errors import DiskError
+from tidemill.executor import Then
+from tidemill.storage.disk_errors import DiskError, DiskFullError, OutOfFilesError
 from tidemill.storage.flusher import FLUSH_THREADS
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
@@ -106,3 +111,86 @@ def test_a_flush_of_a_segment_that_retention_took() -> None:
     executor.run_all()
     assert not manager.offline_dirs
     assert log.flushed_offset == 2
+
+
+class FewHandlesDisk(CrashDisk):
+    """A disk whose files cannot be opened to be flushed while `is_out` is set."""
+
+    is_out = False
+
+    def fdatasync(self, path: str) -> None:
+        if self.is_out:
+            raise OutOfFilesError(f"Out of file descriptors while opening {path}")
+        super().fdatasync(path)
+
+
+def test_a_flush_that_lacked_descriptors_can_be_asked_for_again() -> None:
+    """Rule E1 is about a flush that the device refused; this one has not been tried."""
+    disk, executor = FewHandlesDisk(), StepExecutor()
+    manager = manager_on(disk, executor=executor)
+    log = manager.create(TopicPartition("t", 0), TOPIC_ID, LogConfig())
+    put(log)
+    log.roll()
+    put(log)
+    executor.run_all()
+    done: list[BaseException | None] = []
+    disk.is_out = True
+    log.begin_epoch(7)
+    put(log)
+    manager.request_flush(log, done.append)
+    executor.run_all()
+    assert isinstance(done[0], OutOfFilesError)
+    assert not manager.offline_dirs
+    disk.is_out = False
+    manager.request_flush(log, done.append)
+    executor.run_all()
+    assert done[1] is None
+    assert log.flushed_offset == 3
+    disk.random.seed(0)
+    disk.power_on()
+    survivor = manager_on(disk).get(log.topic_partition)
+    assert survivor is not None
+    assert survivor.log_end_offset == 3
+    assert survivor.leader_epochs.entries == [(0, 0), (7, 2)]
+
+
+def test_a_callback_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    _, executor, manager, logs = setting(2 * FLUSH_THREADS)
+    done: list[BaseException | None] = []
+
+    def broken(error: BaseException | None) -> None:
+        raise DiskFullError("no room for what follows")
+
+    for _ in range(2):
+        for log in logs:
+            put(log)
+            manager.request_flush(log, broken)
+            manager.request_flush(log, done.append)
+        executor.run_all()
+    assert done == [None] * (4 * FLUSH_THREADS)
+    assert all(log.flushed_offset == 2 for log in logs)
+    assert manager.flusher_of(logs[0]).is_idle
+    assert len(caplog.records) == len(done), "each failure is said once"
+
+
+def test_an_executor_that_takes_no_work_is_a_failed_flush() -> None:
+    class NoThreads(StepExecutor):
+        refuses = True
+
+        def submit(self, work: Callable[[], Any], then: Then[Any]) -> None:
+            if self.refuses:
+                raise RuntimeError("can't start new thread")
+            super().submit(work, then)
+
+    executor = NoThreads()
+    manager = manager_on(CrashDisk(), executor=executor)
+    log = manager.create(TopicPartition("t", 0), TOPIC_ID, LogConfig())
+    done: list[BaseException | None] = []
+    put(log)
+    manager.request_flush(log, done.append)
+    assert isinstance(done[0], RuntimeError)
+    executor.refuses = False
+    manager.request_flush(log, done.append)
+    executor.run_all()
+    assert done[1] is None
+    assert log.flushed_offset == 1

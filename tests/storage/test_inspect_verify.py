@@ -146,9 +146,14 @@ def test_indexes_with_preallocated_zeros_are_fine(plain: Path) -> None:
 
 
 def test_missing_indexes_are_a_warning(plain: Path) -> None:
+    """Of a segment that is finished; the one being written has none yet."""
     (plain / f"{START}.index").unlink()
+    assert _verify(plain).problems == []
+    batch = build_batch([Record(18, 0, b"k", b"v")], base_offset=18)
+    (plain / f"{START[:-2]}18.log").write_bytes(batch)
     report = _verify(plain)
     assert report.is_sound
+    assert [problem.file for problem in report.problems] == [str(plain / f"{START}.index")]
     assert "missing" in _messages(report)
 
 

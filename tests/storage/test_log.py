@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -20,7 +21,7 @@ from tests.storage.helpers import (
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.invariant import InvariantError
 from tidemill.storage.disk_errors import DirOfflineError, DiskError, DiskFullError
-from tidemill.storage.files import Space
+from tidemill.storage.files import Buffer, Space
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.segment import RELATIVE_OFFSET_MAX
@@ -404,6 +405,23 @@ class TestTransactions:
         assert log.aborted_transactions(2, 3) == [(5, 2, 4, 5)]
         assert log.aborted_transactions(0, 2) == []
 
+    def test_an_aborted_transaction_survives_a_power_cut_once_flushed(self) -> None:
+        """Rule H10: the first entry makes a file, whose name has to be durable, too."""
+        for seed in range(20):
+            disk = CrashDisk(Random(seed))
+            log = new_log(disk=disk)
+            data = batch(b"t", producer_id=5, epoch=0, sequence=0, transactional=True)
+            log.append_as_leader(data, leader_epoch=0)
+            log.flush()
+            marker = build_marker(
+                ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp=9
+            )
+            log.append_as_leader(marker, leader_epoch=0, producer_check=False)
+            log.flush()
+            disk.power_on()
+            path = log.segments[0].txn_index.path
+            assert len(disk.read_file(path)) == 34
+
     def test_a_plain_write_inside_a_transaction_is_refused(self) -> None:
         """Rule H13."""
         log = new_log()
@@ -466,3 +484,23 @@ class TestFailures:
         with pytest.raises(DiskError, match="cannot be undone"):
             fill(log, 100)
         assert log.dir.is_offline
+
+    def test_a_full_disk_for_the_index_does_not_tear_an_append(self) -> None:
+        """Rules E8 and G4: an index is a hint, and what is in the log is in memory as well."""
+        config = LogConfig(index_interval_bytes=1)
+        log = new_log(config)
+        disk, write_at = log._files, log._files.write_at
+
+        def refuse_index(path: str, position: int, parts: Sequence[Buffer]) -> None:
+            if path.endswith("index"):
+                raise DiskFullError("no room for an index")
+            write_at(path, position, parts)
+
+        disk.write_at = refuse_index  # type: ignore[method-assign]
+        for _ in range(300):
+            log.append_as_leader(batch(b"a") + batch(b"b"), leader_epoch=0)
+        assert values(log) == [b"a", b"b"] * 300
+        assert not log.dir.is_offline
+        disk.write_at = write_at  # type: ignore[method-assign]
+        log.append_as_leader(batch(b"c"), leader_epoch=0)
+        assert not log.segments[-1].has_unwritten_index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from random import Random
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from tidemill.storage.checkpoint import (
     parse_offsets,
 )
 from tidemill.storage.disk_errors import DirOfflineError, DiskError, DiskFullError
+from tidemill.storage.files import Buffer
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import DirInUseError, LogManager, parse_directory_name
@@ -39,6 +41,19 @@ from tidemill.testing.disk import CrashDisk
 from tidemill.types import TopicPartition
 
 OTHER = TopicPartition("dash-ed", 12)
+
+
+class FussyDisk(CrashDisk):
+    """A disk that has no room for the files a test names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: Callable[[str], bool] = lambda path: False
+
+    def write_at(self, path: str, position: int, parts: Sequence[Buffer]) -> None:
+        if self.refuses(path):
+            raise DiskFullError(f"No space left while writing {path}")
+        super().write_at(path, position, parts)
 
 
 def grow(manager: LogManager, tp: TopicPartition = TP, count: int = 3) -> None:
@@ -201,11 +216,84 @@ class TestCreateAndDelete:
         grow(manager_on(disk))
         disk.unlink(f"{DIR}/{TP}/partition.metadata")
         disk.restart()
-        manager = manager_on(disk)
-        assert manager.logs[TP].topic_id == UUID(int=0)
+        manager = manager_on(disk, dirs=("/other", DIR))
+        assert manager.get(TP) is None, "it does not say whose it is"
         manager.create(TP, TOPIC_ID, LogConfig())
         assert manager.logs[TP].topic_id == TOPIC_ID
+        assert len(values(manager.logs[TP])) == 3
         assert disk.exists(f"{DIR}/{TP}/partition.metadata")
+
+    def test_a_foreign_directory_is_left_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+        disk = CrashDisk()
+        disk.mkdir(f"{DIR}/weird-0")
+        disk.write_at(f"{DIR}/weird-0/x", 0, (b"hi",))
+        manager = manager_on(disk)
+        foreign = TopicPartition("weird", 0)
+        assert manager.get(foreign) is None
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{DIR}/weird-0 has no partition.metadata: it is left alone"
+        ]
+        with pytest.raises(ApiError, match=r"'x'.*move it away"):
+            manager.create(foreign, TOPIC_ID, LogConfig())
+        manager.shutdown({})
+        assert disk.listdir(f"{DIR}/weird-0") == ["x"]
+
+    def test_a_log_that_cannot_be_made_leaves_nothing(self) -> None:
+        """Rule E8: on a full disk there is no half of a partition, and it can be made later."""
+        disk = FussyDisk()
+        manager = manager_on(disk)
+        disk.refuses = lambda path: path.endswith(".log")
+        with pytest.raises(DiskFullError):
+            manager.create(TP, TOPIC_ID, LogConfig())
+        assert not disk.exists(f"{DIR}/{TP}")
+        disk.refuses = lambda path: False
+        assert manager.create(TP, TOPIC_ID, LogConfig()).log_end_offset == 0
+
+    def test_deleted_files_go_after_the_delay_of_their_topic(self) -> None:
+        disk, clock = CrashDisk(), ManualClock()
+        manager = manager_on(disk, clock=clock)
+        manager.create(TP, TOPIC_ID, LogConfig(file_delete_delay_ms=1_000))
+        manager.delete(TP)
+        clock.advance(999)
+        manager.remove_doomed()
+        assert any("delete" in name for name in disk.listdir(DIR))
+        clock.advance(1)
+        manager.remove_doomed()
+        assert not any("delete" in name for name in disk.listdir(DIR))
+
+    def test_a_full_disk_is_one_line_a_minute(self, caplog: pytest.LogCaptureFixture) -> None:
+        disk, clock = FussyDisk(), ManualClock()
+        log = manager_on(disk, clock=clock).create(TP, TOPIC_ID, LogConfig())
+        disk.refuses = lambda path: path.endswith(".log")
+
+        def refused() -> None:
+            for _ in range(10):
+                with pytest.raises(DiskFullError):
+                    log.append_as_leader(batch(b"x"), leader_epoch=0)
+
+        refused()
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert DIR in line
+        assert f"{disk.space(DIR).free_bytes} bytes" in line
+        clock.advance(60_000)
+        refused()
+        assert len(caplog.records) == 2
+        assert "9 more like it" in caplog.records[1].getMessage()
+
+    def test_a_save_that_finds_no_room_stops_nobody(self) -> None:
+        """The snapshot is a help for recovery: the log goes on, and it is written later."""
+        disk = FussyDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append_many(log, 3, size=1 << 19)
+        disk.refuses = lambda path: not path.endswith(".log") and "checkpoint" not in path
+        manager.write_checkpoints({})
+        assert manager.flusher_of(log).is_idle
+        assert log.flushed_offset == 3
+        assert log.unsaved_bytes
+        disk.refuses = lambda path: False
+        manager.write_checkpoints({})
+        assert not log.unsaved_bytes
 
     def test_names(self) -> None:
         assert parse_directory_name("a-b-3") == TopicPartition("a-b", 3)

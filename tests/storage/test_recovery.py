@@ -275,3 +275,14 @@ def test_many_logs_are_recovered_with_a_handful_of_flushes() -> None:
     assert manager.previous_broker_epoch == 1
     assert all(values(log) == [b"x", b"y"] for log in manager.logs.values())
     assert all(log.leader_epochs.entries == [(3, 0), (4, 1)] for log in manager.logs.values())
+
+
+def test_a_lost_epoch_checkpoint_is_made_again_from_the_batches() -> None:
+    """Rule D1: every batch carries its epoch."""
+    disk = CrashDisk()
+    log = make(disk, 35, checkpoint=True)
+    entries = log.leader_epochs.entries
+    assert len(entries) == 4
+    disk.truncate(f"{PATH}/leader-epoch-checkpoint", 3)
+    assert reopen(disk).leader_epochs.entries == entries
+    assert disk.read_file(f"{PATH}/leader-epoch-checkpoint").startswith(b"0\n4\n")

@@ -59,6 +59,7 @@ GOOD = batch(b"a", b"b", b"c")
         (edited(GOOD, record_count=0, last_offset_delta=-1), ErrorCode.INVALID_RECORD),
         (edited(GOOD, last_offset_delta=9), ErrorCode.INVALID_RECORD),
         (edited(GOOD, last_offset_delta=-2), ErrorCode.INVALID_RECORD),
+        (edited(GOOD, record_count=90, last_offset_delta=89), ErrorCode.INVALID_RECORD),
         (edited(GOOD, attributes=0x20), ErrorCode.INVALID_RECORD),
         (edited(GOOD, attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (edited(GOOD, attributes=0x10), ErrorCode.INVALID_RECORD),

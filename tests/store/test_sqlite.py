@@ -298,3 +298,11 @@ async def test_opening_is_quick(world: SqliteWorld) -> None:
     store = await world.open()
     await store.create("/brokers", ephemeral=True)
     assert time.perf_counter() - start < 0.5
+
+
+def test_a_full_disk_says_what_to_do(tmp_path: Path) -> None:
+    file = StoreFile(str(tmp_path / "store.db"))
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL
+    with pytest.raises(StoreUnavailable, match="Free some disk space"), file._translated():
+        raise full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tidemill.wire.batch import BatchHeader, read_header
@@ -11,9 +10,6 @@ from tidemill.wire.records import Record, iter_records
 
 LIMIT_BYTES = 1 << 24
 
-# A compiling kernel or a busy machine takes longer than hypothesis' 200 ms now and then.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 codecs = st.sampled_from(list(Codec))
 payloads = st.none() | st.binary(max_size=40) | st.binary(min_size=60, max_size=300)

@@ -117,13 +117,16 @@ class Controller:
         *,
         broker_id: int,
         directory_id: str = "",
+        cluster_id: str = "",
     ) -> None:
+        """`cluster_id` is what a cluster that has no id yet gets; without it a random one."""
         self._store = store
         self._config = config
         self._clock = clock
         self._random = random
         self._broker_id = BrokerId(broker_id)
         self._directory_id = directory_id
+        self._cluster_id = cluster_id
         self._image = EMPTY_IMAGE
         self._epoch_version = -1
         self._active = False
@@ -186,7 +189,7 @@ class Controller:
         ops: list[Op] = [Create(path) for path in tree.PERSISTENT_PATHS if path not in nodes]
         image = load_image(nodes)
         if not image.cluster_id:
-            cluster_id = tree.uuid_text(tree.random_uuid(self._random))
+            cluster_id = self._cluster_id or tree.uuid_text(tree.random_uuid(self._random))
             ops.append(Create(tree.CLUSTER_ID, tree.dump({"version": "1", "id": cluster_id})))
             image = replace(image, cluster_id=cluster_id)
         free = tree.CONTROLLER not in nodes

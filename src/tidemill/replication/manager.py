@@ -8,18 +8,22 @@ the first one survives in it (rule A11).
 Making and removing thousands of directories takes seconds, and the loop has clients to serve: what
 exceeds `CHANGES_AT_ONCE_MAX` is done in small steps in later turns. A partition that is asked for
 before its step came is made on the spot, so nobody can tell.
+
+The cluster's metadata is the truth: a partition whose log no disk will have right now (full, or out
+of descriptors) exists all the same. It answers KAFKA_STORAGE_ERROR, and is tried again by itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from tidemill.clock import Clock
-from tidemill.errors import ApiError
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Executor
 from tidemill.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
+from tidemill.logs import Sparingly
 from tidemill.replication.partition import Partition, PartitionSettings
 from tidemill.storage.log import Log
 from tidemill.storage.manager import LogManager
@@ -30,6 +34,11 @@ log = logging.getLogger(__name__)
 CHANGES_AT_ONCE_MAX = 100
 """Logs that one new image makes or removes at once; more would be felt by other clients."""
 CHANGES_PER_STEP = 8
+STEP_MS = 1
+RETRY_MS = 1_000
+"""How long a log that could not be made, or flushed, is left alone before it is tried again."""
+
+Wanted = tuple[TopicImage, PartitionImage]
 
 
 class ReplicaManager:
@@ -43,8 +52,9 @@ class ReplicaManager:
         executor: Executor,
         settings_of: Callable[[TopicImage], PartitionSettings],
         on_moved: Callable[[Partition], object],
-        call_later: Callable[[Callable[[], None]], object],
+        call_later: Callable[[int, Callable[[], None]], object],
     ) -> None:
+        """`call_later(delay_ms, callback)` is the broker's timing wheel."""
         self._broker_id = broker_id
         self._logs = logs
         self._clock = clock
@@ -52,8 +62,12 @@ class ReplicaManager:
         self._settings_of = settings_of
         self._on_moved = on_moved
         self._call_later = call_later
-        self._to_create: dict[TopicPartition, tuple[TopicImage, PartitionImage]] = {}
-        self._to_delete: deque[Log] = deque()
+        self._to_create: dict[TopicPartition, Wanted] = {}
+        self._without_log: dict[TopicPartition, Wanted] = {}
+        self._unflushed: dict[Partition, None] = {}
+        self._retry_is_due = False
+        self._complaints = Sparingly(clock)
+        self._to_delete: dict[Log, None] = {}
         self._step_is_due = False
         self._image = EMPTY_IMAGE
         self._by_name: dict[str, dict[int, Partition]] = {}
@@ -78,6 +92,13 @@ class ReplicaManager:
             self._create_wanted(TopicPartition(self._image.topic_names[topic_id], index))
             found = partitions.get(index)
         return found
+
+    def why_missing(self, topic: str | TopicId, index: int) -> ErrorCode:
+        """What to answer for a partition that `get` or `get_by_id` did not find."""
+        name = topic if isinstance(topic, str) else self._image.topic_names.get(topic)
+        if name is not None and TopicPartition(name, index) in self._without_log:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._by_name.values():
@@ -127,7 +148,9 @@ class ReplicaManager:
                 continue
             existing = partitions.get(image.index)
             if existing is None:
-                self._to_create[TopicPartition(topic.name, image.index)] = (topic, image)
+                topic_partition = TopicPartition(topic.name, image.index)
+                self._without_log.pop(topic_partition, None)
+                self._to_create[topic_partition] = (topic, image)
             else:
                 existing.apply(image)
 
@@ -139,11 +162,13 @@ class ReplicaManager:
             self._create_wanted(next(iter(self._to_create)))
             count -= 1
         while count and self._to_delete:
-            self._delete_log(self._to_delete.popleft())
+            doomed = next(iter(self._to_delete))
+            del self._to_delete[doomed]
+            self._delete_log(doomed)
             count -= 1
         if (self._to_create or self._to_delete) and not self._step_is_due:
             self._step_is_due = True
-            self._call_later(self._step)
+            self._call_later(STEP_MS, self._step)
 
     def _step(self) -> None:
         self._step_is_due = False
@@ -154,10 +179,47 @@ class ReplicaManager:
         if wanted is None:
             return
         topic, image = wanted
-        partition = self._create(topic, image.index, self._settings_of(topic))
-        if partition is not None:
-            self._by_name[topic.name][image.index] = partition
-            partition.apply(image)
+        try:
+            partition = self._create(topic, image.index, self._settings_of(topic))
+        except ApiError as error:
+            self._without_log[topic_partition] = wanted
+            self._complain(topic_partition, error)
+            self._retry_later(RETRY_MS)
+            return
+        self._by_name[topic.name][image.index] = partition
+        partition.apply(image)
+
+    def _complain(self, topic_partition: TopicPartition, error: ApiError) -> None:
+        held_back = self._complaints.ask()
+        if held_back is not None:
+            log.error(
+                "partition %s has no log, and will be tried again: %s%s",
+                topic_partition, error, held_back,
+            )  # fmt: skip
+
+    # Trying again what a full disk or a lack of descriptors prevented.
+
+    def _retry_later(self, delay_ms: int) -> None:
+        if not self._retry_is_due:
+            self._retry_is_due = True
+            self._call_later(delay_ms, self._retry)
+
+    def _retry(self) -> None:
+        self._retry_is_due = False
+        unflushed, self._unflushed = self._unflushed, {}
+        for partition in unflushed:
+            partition.retry_flush()
+        missing = len(self._without_log)
+        for topic_partition in list(islice(self._without_log, CHANGES_PER_STEP)):
+            # One that fails again goes to the end, so that all get their turn.
+            self._to_create[topic_partition] = self._without_log.pop(topic_partition)
+            self._create_wanted(topic_partition)
+        if self._without_log and len(self._without_log) < missing:
+            self._call_later(STEP_MS, self._retry)
+
+    def _flush_failed(self, partition: Partition) -> None:
+        self._unflushed[partition] = None
+        self._retry_later(RETRY_MS)
 
     def _delete_log(self, stored: Log) -> None:
         # The topic may have been made again meanwhile: then its first log is gone already.
@@ -167,16 +229,10 @@ class ReplicaManager:
             except ApiError as error:
                 log.error("the log of %s was not removed: %s", stored.topic_partition, error)
 
-    def _create(
-        self, topic: TopicImage, index: int, settings: PartitionSettings
-    ) -> Partition | None:
-        """The partition with its log, found on disk or made now; None if no disk will have it."""
+    def _create(self, topic: TopicImage, index: int, settings: PartitionSettings) -> Partition:
+        """The partition with its log, found on disk or made now; raises if no disk will have it."""
         topic_partition = TopicPartition(topic.name, index)
-        try:
-            stored = self._open_log(topic_partition, topic.topic_id, settings)
-        except ApiError as error:
-            log.error("partition %s has no log: %s", topic_partition, error)
-            return None
+        stored = self._open_log(topic_partition, topic.topic_id, settings)
         return Partition(
             topic_partition,
             topic.topic_id,
@@ -187,6 +243,7 @@ class ReplicaManager:
             clock=self._clock,
             executor=self._executor,
             on_moved=self._on_moved,
+            on_flush_failed=self._flush_failed,
             high_watermark=self._logs.high_watermark(topic_partition),
         )
 
@@ -194,18 +251,24 @@ class ReplicaManager:
         self, topic_partition: TopicPartition, topic_id: TopicId, settings: PartitionSettings
     ) -> Log:
         stored = self._logs.get(topic_partition)
-        if stored is not None and stored.topic_id not in (ZERO_TOPIC_ID, topic_id):
-            # Left over from a topic of the same name that was deleted while we were down.
+        if stored is not None and stored in self._to_delete:
             self._logs.delete(topic_partition)
+        elif stored is not None and stored.topic_id not in (ZERO_TOPIC_ID, topic_id):
+            # Somebody else's data under this name, or a topic that was deleted while we were
+            # down: we cannot tell, so it is kept, under a name that no partition has.
+            kept = self._logs.set_aside(topic_partition)
+            log.warning("%s has data of another topic; it is kept in %s", topic_partition, kept)
         return self._logs.create(topic_partition, topic_id, settings.log)
 
     def _delete_topic(self, topic: TopicImage) -> None:
         self._by_id.pop(topic.topic_id, None)
         for partition in self._by_name.pop(topic.name, {}).values():
             partition.mark_gone()
-            self._to_delete.append(partition.log)
+            self._to_delete[partition.log] = None
         for image in topic.partitions:
-            self._to_create.pop(TopicPartition(topic.name, image.index), None)
+            topic_partition = TopicPartition(topic.name, image.index)
+            self._to_create.pop(topic_partition, None)
+            self._without_log.pop(topic_partition, None)
 
     # Disks.
 

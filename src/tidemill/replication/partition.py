@@ -87,6 +87,7 @@ class Partition:
         clock: Clock,
         executor: Executor,
         on_moved: Callable[[Partition], object],
+        on_flush_failed: Callable[[Partition], object],
         high_watermark: int = 0,
     ) -> None:
         self.topic_partition = topic_partition
@@ -106,6 +107,10 @@ class Partition:
         self._clock = clock
         self._executor = executor
         self._on_moved = on_moved
+        self._on_flush_failed = on_flush_failed
+        self.failed_flushes = 0
+        """Flushes that failed and may succeed later: those who waited for them must be told."""
+        self._flush_error: BaseException | None = None
         self._flush_requested_to = 0
         self._has_enough_in_sync = False
         self._commits_when_flushed = settings.log.flush_policy == "ack"
@@ -227,9 +232,10 @@ class Partition:
 
     def _append_validated(self, validated: Validated) -> AppendInfo:
         info = self.log.append_as_leader(validated, leader_epoch=self.leader_epoch)
+        if info.flush_due or self._commits_when_flushed:
+            # For a repeated batch, too: the flush that its first answer waited for may have failed.
+            self._request_flush()
         if not info.duplicate:
-            if info.flush_due or self._commits_when_flushed:
-                self._request_flush()
             self._advance_high_watermark()
         return info
 
@@ -312,7 +318,27 @@ class Partition:
             self._advance_high_watermark()
             if not self._commits_when_flushed:
                 self._on_moved(self)
-        # A failed flush takes the directory offline, which reaches this partition by itself.
+        elif not self.is_offline:
+            # No room or no descriptors: nothing is lost, so whoever waits is told, and the flush
+            # is asked for again with the next append or after a while, whatever comes first.
+            self.failed_flushes += 1
+            self._flush_error = error
+            self._flush_requested_to = self.log.flushed_offset
+            self._on_moved(self)
+            self._on_flush_failed(self)
+
+    def retry_flush(self) -> None:
+        """Ask again for a flush that failed for a reason that may be over."""
+        if not (self.is_gone or self.is_offline):
+            self._request_flush()
+
+    def check_flushes(self, failed_before: int) -> None:
+        """Raise if a flush has failed since `failed_flushes` had that value."""
+        if self.failed_flushes != failed_before:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the records are in the log but could not be flushed: {self._flush_error}",
+            )
 
     # Reading.
 

@@ -10,7 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
+from tidemill.storage.checkpoint import format_offsets
 from tidemill.storage.files import Files, replace_file
+from tidemill.types import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
 
 
 class CheckpointWriter:
@@ -22,20 +26,24 @@ class CheckpointWriter:
         self._lock = threading.Lock()
         self._captured = 0
         self._written = 0
-        self._on_disk: dict[str, bytes] = {}
+        self._on_disk: dict[str, Offsets] = {}
 
-    def prepare(self, texts: Mapping[str, bytes]) -> Callable[[], None]:
-        """The work of writing these files; call this on the loop, and the result anywhere."""
+    def prepare(self, files: Mapping[str, Offsets]) -> Callable[[], None]:
+        """The work of writing these files; call this on the loop, and the result anywhere.
+
+        The offsets must not change any more. They become text in the work, not here: for ten
+        thousand partitions that takes longer than the loop may stand still.
+        """
         self._captured += 1
         number = self._captured
-        return lambda: self._write(number, texts)
+        return lambda: self._write(number, files)
 
-    def _write(self, number: int, texts: Mapping[str, bytes]) -> None:
+    def _write(self, number: int, files: Mapping[str, Offsets]) -> None:
         with self._lock:
             if number < self._written:
                 return
             self._written = number
-            for name, data in texts.items():
-                if self._on_disk.get(name) != data:
-                    replace_file(self._files, self._directory, name, data)
-                    self._on_disk[name] = data
+            for name, offsets in files.items():
+                if self._on_disk.get(name) != offsets:
+                    replace_file(self._files, self._directory, name, format_offsets(offsets))
+                    self._on_disk[name] = offsets

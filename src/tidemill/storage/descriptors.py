@@ -15,14 +15,15 @@ from itertools import islice
 
 from tidemill.storage.disk_errors import disk_error
 
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
 _EVICT_ON_EMFILE = 64
 """How many idle descriptors to give up when the operating system has none left."""
 
 
 def descriptor_limit() -> int:
-    """Half of what the process may open: sockets need the other half."""
+    """A quarter of what the process may open: sockets, the store and libraries need the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(64, min(soft, 1 << 20) // 2)
+    return max(16, min(soft, 1 << 20) // 4)
 
 
 class Descriptor:
@@ -59,6 +60,16 @@ class DescriptorCache:
             entry.users += 1
             return entry
 
+    def open_once(self, path: str, flags: int) -> int:
+        """A descriptor of the caller's own, to be closed by it; idle ones make room if need be."""
+        with self._lock:
+            return self._os_open(path, flags | os.O_CLOEXEC)
+
+    def make_room(self, error: OSError) -> bool:
+        """Whether idle descriptors were closed, because `error` says that there are none left."""
+        with self._lock:
+            return error.errno in _NO_FILES and self._evict(_EVICT_ON_EMFILE) > 0
+
     def give_back(self, entry: Descriptor) -> None:
         # A decrement is not atomic, so it is done under the lock like everything else here.
         with self._lock:
@@ -94,9 +105,7 @@ class DescriptorCache:
         try:
             return os.open(path, flags, 0o644)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            if not self._evict(_EVICT_ON_EMFILE):
+            if error.errno not in _NO_FILES or not self._evict(_EVICT_ON_EMFILE):
                 raise
         return os.open(path, flags, 0o644)
 

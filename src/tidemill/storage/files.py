@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from tidemill.storage.descriptors import DescriptorCache, descriptor_limit
@@ -68,6 +69,13 @@ class Files(Protocol):
         ...
 
     def truncate(self, path: str, size: int) -> None: ...
+
+    def reserve(self, path: str, size: int) -> None:
+        """Ask for disk space for a file of `size` bytes, which stays as long as it is.
+
+        Where that cannot be had, nothing happens; `truncate` gives back what was not used.
+        """
+        ...
 
     def replace(self, source: str, target: str) -> None:
         """Atomically give `source` (a file, or a directory) the name `target`."""
@@ -187,7 +195,7 @@ class OsFiles:
         return buffer
 
     def read_file(self, path: str) -> bytes:
-        with translating("reading", path), open(path, "rb") as file:
+        with translating("reading", path), open(path, "rb", opener=self._open.open_once) as file:
             return file.read()
 
     def fdatasync(self, path: str) -> None:
@@ -200,20 +208,37 @@ class OsFiles:
             self._open.give_back(entry)
 
     def fsync_dir(self, path: str) -> None:
-        with translating("flushing directory", path):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with self._directory(path) as fd:
             try:
                 os.fsync(fd)
-            finally:
-                os.close(fd)
+            except OSError as error:
+                raise DiskFailedError(f"Flushing {path} failed: {error.strerror}") from error
 
     def sync_all(self, path: str) -> None:
-        with translating("flushing the file system of", path):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with self._directory(path) as fd:
             try:
                 _syncfs(fd)
-            finally:
-                os.close(fd)
+            except OSError as error:
+                raise DiskFailedError(
+                    f"Flushing the file system of {path} failed: {error.strerror}"
+                ) from error
+
+    @contextmanager
+    def _directory(self, path: str) -> Iterator[int]:
+        """The directory, opened for as long as the block takes."""
+        with translating("opening directory", path):
+            fd = self._open.open_once(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def reserve(self, path: str, size: int) -> None:
+        entry = self._open.lease(path, create=False)
+        try:
+            _fallocate(entry.fd, size)
+        finally:
+            self._open.give_back(entry)
 
     def truncate(self, path: str, size: int) -> None:
         with translating("truncating", path):
@@ -243,6 +268,11 @@ class OsFiles:
 
     def listdir(self, path: str) -> list[str]:
         with translating("listing", path):
+            try:
+                return os.listdir(path)
+            except OSError as error:
+                if not self._open.make_room(error):
+                    raise
             return os.listdir(path)
 
     def is_dir(self, path: str) -> bool:
@@ -266,7 +296,7 @@ class OsFiles:
 
     def lock(self, path: str) -> FileLock | None:
         with translating("locking", path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = self._open.open_once(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -283,6 +313,7 @@ class OsFiles:
 
 
 _EOPNOTSUPP = 95
+_FALLOC_FL_KEEP_SIZE = 1
 
 
 def _syncfs(fd: int) -> None:
@@ -294,6 +325,13 @@ def _syncfs(fd: int) -> None:
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def _fallocate(fd: int, size: int) -> None:
+    """Linux's fallocate(2) with the file's size kept; a refusal is none of our business."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "fallocate"):
+        libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size))
 
 
 class _OsFileLock:

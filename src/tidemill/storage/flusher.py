@@ -2,12 +2,16 @@
 
 A log that asks while its own flush is under way waits for the next one, together with everybody
 else who asks meanwhile. A bounded number of workers flush different logs at the same time; when all
-are busy, logs queue up and each free worker takes its share of the queue at once. After a failed
-flush the log directory goes offline and the flush is never tried again (rule E1).
+are busy, logs queue up and each free worker takes its share of the queue at once.
+
+After a flush that failed on the device the log directory goes offline and the flush is never tried
+again (rule E1). One that could not even begin, for lack of space or of descriptors, has lost
+nothing: whoever asked is told, and may ask again. Nobody's callback can stop the others.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +24,8 @@ from tidemill.storage.segment import Segment
 if TYPE_CHECKING:
     from tidemill.storage.log import Log
 
+_log = logging.getLogger(__name__)
+
 OnFlushed = Callable[[BaseException | None], None]
 
 FLUSH_THREADS = 8
@@ -29,7 +35,7 @@ LOGS_PER_TURN_MAX = 64
 class FlushJob:
     """What has to reach the disk so that a log is durable below `target`; made on the loop."""
 
-    __slots__ = ("_data_paths", "_directories", "_epochs", "_files", "_paths", "segments", "target")
+    __slots__ = ("_data_paths", "_directories", "_epochs", "_files", "paths", "segments", "target")
 
     def __init__(
         self,
@@ -44,7 +50,7 @@ class FlushJob:
         """`directories` are the log's own and, while that is new, the one it lies in."""
         self._files = files
         self._directories = directories
-        self._paths = paths
+        self.paths = paths
         self._epochs = epochs
         self.segments = segments
         self._data_paths = [(one, path) for one in segments for path in one.take_sync_paths()]
@@ -58,10 +64,10 @@ class FlushJob:
             replace_file(self._files, directory, LEADER_EPOCHS, self._epochs)
         for segment, path in self._data_paths:
             self._sync(segment, path)
-        for path in self._paths:
+        for path in self.paths:
             if self._files.exists(path):
                 self._files.fdatasync(path)
-        if self._paths or not all(segment.name_is_durable for segment in self.segments):
+        if self.paths or not all(segment.name_is_durable for segment in self.segments):
             for name in self._directories:
                 if self._files.exists(name):
                     self._files.fsync_dir(name)
@@ -77,6 +83,17 @@ class FlushJob:
     @property
     def directory(self) -> str:
         return self._directories[0]
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether leader epochs are among what it writes."""
+        return self._epochs is not None
+
+    def give_back(self) -> None:
+        """It failed without harm: its segments have to be flushed by the next one."""
+        for segment, path in self._data_paths:
+            if path != segment.log_path:
+                segment.txn_index.dirty = True
 
 
 class _Waiting:
@@ -150,21 +167,37 @@ class Flusher:
                 self._finish(log, job, callbacks, failure)
             self._start_workers()
 
-        self._executor.submit(work, then)
+        try:
+            self._executor.submit(work, then)
+        except RuntimeError as error:
+            # No thread can be started: this turn has failed, and the flusher must not wait for it.
+            then(None, error)
 
     def _finish(
         self, log: Log, job: FlushJob, callbacks: list[OnFlushed], error: BaseException | None
     ) -> None:
+        """Settle one job. It never raises: the jobs after it are owed an answer, too."""
         waiting = self._waiting[log]
         waiting.is_running = False
         if not waiting.callbacks and log not in self._queue:
             del self._waiting[log]
-        if error is None:
-            log.finish_flush(job)
-        else:
-            log.fail_flush(job, error)
+        try:
+            if error is None:
+                log.finish_flush(job)
+            else:
+                log.fail_flush(job, error)
+        except Exception as failure:  # noqa: BLE001 - it is logged, and told to those who wait
+            _log.exception("the flush of %s could not be settled", log.topic_partition)
+            error = failure
         for callback in callbacks:
-            callback(error)
+            _tell(log, callback, error)
+
+
+def _tell(log: Log, callback: OnFlushed, error: BaseException | None) -> None:
+    try:
+        callback(error)
+    except Exception:  # noqa: BLE001 - it is logged, and the others must still be told
+        _log.exception("what follows a flush of %s failed", log.topic_partition)
 
 
 def _attempt(job: FlushJob) -> BaseException | None:
@@ -174,4 +207,6 @@ def _attempt(job: FlushJob) -> BaseException | None:
         return error
     except OSError as error:
         return DiskFailedError(f"Flushing {job.directory} failed: {error}")
+    except Exception as error:  # noqa: BLE001 - one job's trouble is not that of the whole turn
+        return error
     return None

@@ -161,8 +161,8 @@ class _SegmentCheck:
             )
         if report.start_offset < 0:
             report.start_offset = self._base
-        index = _IndexCheck(self._files, self._stem, report)
-        times = _TimeCheck(self._files, self._stem, report)
+        index = _IndexCheck(self._files, self._stem, report, may_lack=self._is_last)
+        times = _TimeCheck(self._files, self._stem, report, may_lack=self._is_last)
         for row in dump_segment(self._files, self._log):
             if isinstance(row, TailRow):
                 self._tail(row)
@@ -242,10 +242,10 @@ class _SegmentCheck:
 class _IndexCheck:
     """Each entry of the offset index must be the start of a batch that ends with its offset."""
 
-    def __init__(self, files: Files, stem: str, report: LogReport) -> None:
+    def __init__(self, files: Files, stem: str, report: LogReport, *, may_lack: bool) -> None:
         self._path, self._report = stem + INDEX, report
         self._rows: Iterator[IndexRow] = iter(())
-        if _usable(files, self._path, FileKind.INDEX, report):
+        if _usable(files, self._path, FileKind.INDEX, report, may_lack=may_lack):
             self._rows = dump_index(files, self._path)
         self._previous = IndexRow(-1, -1)
         self._next = self._advance()
@@ -285,10 +285,10 @@ class _IndexCheck:
 class _TimeCheck:
     """Entries of the time index must rise, and be the latest timestamp up to their offset."""
 
-    def __init__(self, files: Files, stem: str, report: LogReport) -> None:
+    def __init__(self, files: Files, stem: str, report: LogReport, *, may_lack: bool) -> None:
         self._path, self._report = stem + TIME_INDEX, report
         self._rows: Iterator[TimeRow] = iter(())
-        if _usable(files, self._path, FileKind.TIME_INDEX, report):
+        if _usable(files, self._path, FileKind.TIME_INDEX, report, may_lack=may_lack):
             self._rows = dump_time_index(files, self._path)
         self._latest = -1
         self._previous = TimeRow(-1, -1)
@@ -323,9 +323,12 @@ class _TimeCheck:
             self._next = self._advance()
 
 
-def _usable(files: Files, path: str, kind: FileKind, report: LogReport) -> bool:
+def _usable(files: Files, path: str, kind: FileKind, report: LogReport, *, may_lack: bool) -> bool:
+    """Whether there is an index to check; the segment being written has none until it is rolled."""
     if not files.exists(path):
-        report.warn(path, None, "the index is missing", "nothing: the next start builds it anew")
+        if not may_lack:
+            advice = "nothing: the next start builds it anew"
+            report.warn(path, None, "the index is missing", advice)
         return False
     try:
         check_index_size(files, path, kind)

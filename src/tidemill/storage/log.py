@@ -20,7 +20,7 @@ from tidemill.invariant import invariant
 from tidemill.storage import lookup, recovery, retention
 from tidemill.storage.bulk_sync import Unsynced, sync_logs
 from tidemill.storage.checkpoint import PARTITION_METADATA, format_epochs
-from tidemill.storage.disk_errors import DiskError
+from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Buffer, Files
 from tidemill.storage.flusher import FlushJob
@@ -163,6 +163,7 @@ class Log:
         self._is_new = True
         self._active.name_is_durable = False
         self._unsynced_paths.append(f"{self.directory}/{PARTITION_METADATA}")
+        self._reserve_space()
 
     def reconfigure(self, config: LogConfig) -> None:
         self.config = config
@@ -286,8 +287,19 @@ class Log:
     ) -> None:
         """Bring indexes, producers and the log's end up to what was just written.
 
-        `base_offset` is None for batches that carry their own offsets.
+        `base_offset` is None for batches that carry their own offsets. A failure in the middle
+        leaves memory and file apart, so it takes the directory offline whatever it was.
         """
+        try:
+            self._note_all(view, headers, base_offset)
+        except DiskError as error:
+            torn = DiskFailedError(f"{self.directory}: half an append was noted: {error.message}")
+            self.dir.fail(torn)
+            raise torn from error
+
+    def _note_all(
+        self, view: memoryview, headers: Sequence[BatchHeader], base_offset: int | None
+    ) -> None:
         segment, position = self._active, 0
         offset = self.log_end_offset if base_offset is None else base_offset
         interval_bytes = self.config.index_interval_bytes
@@ -314,8 +326,7 @@ class Log:
             return
         completed = self.producers.apply_marker(header, offset, marker)
         if completed is not None and completed.is_aborted:
-            aborted = self.producers.aborted_entry(completed)
-            self._guarded(lambda: self._active.txn_index.append(aborted))
+            self._active.txn_index.append(self.producers.aborted_entry(completed))
 
     def _duplicate(self, batch: BatchMeta) -> AppendInfo:
         flush_due = (
@@ -389,12 +400,20 @@ class Log:
             self._files, self.directory, offset, size=-1, created_ms=self._clock.now_ms()
         )
         segment.create()
+        if self.config.preallocate:
+            # What the old segment did not use goes back, and the new one gets all it may need.
+            self._files.truncate(self._active.log_path, self._active.size)
         self._segments.append(segment)
         self._bases.append(offset)
+        self._reserve_space()
         self._saved_bytes = 0
         self._jitter_ms = self._new_jitter()
         if self.on_rolled is not None:
             self.on_rolled(self)
+
+    def _reserve_space(self) -> None:
+        if self.config.preallocate:
+            self._files.reserve(self._active.log_path, self.config.segment_bytes)
 
     def _write_snapshot(self, offset: int, data: bytes) -> None:
         """Save the producers' state; the next flush makes it durable."""
@@ -512,15 +531,23 @@ class Log:
         self._flush_jobs.remove(job)
 
     def fail_flush(self, job: FlushJob, error: BaseException) -> None:
-        """A flush failed; nobody knows what reached the disk (rule E1)."""
+        """A flush failed. Either nobody knows what reached the disk (rule E1), and the directory
+        goes offline; or it was never tried, and the next one has all of its work to do."""
         self._flush_jobs.remove(job)
         if isinstance(error, DiskError):
             self.dir.fail(error)
+        self._unsynced_paths = job.paths + self._unsynced_paths
+        self._epochs_pending |= job.has_epochs
+        job.give_back()
 
     def flush(self) -> None:
         """Make everything durable now; blocks, so not for the loop of a serving broker."""
         job = self.prepare_flush()
-        self._guarded(job.run)
+        try:
+            job.run()
+        except DiskError as error:
+            self.fail_flush(job, error)
+            raise
         self.finish_flush(job)
 
     @property
@@ -602,6 +629,7 @@ class Log:
         segment.create()
         self._segments[:] = [segment]
         self._bases[:] = [offset]
+        self._reserve_space()
         self.producers.reset((), offset)
         self.leader_epochs.clear()
         self._end_at(offset, offset)

@@ -21,6 +21,7 @@ FOREVER_MS = 2**63 - 1
 class Settings(Protocol):
     """Typed getters by Kafka's key names, as `tidemill.config` offers them."""
 
+    def bool(self, key: builtins.str) -> builtins.bool: ...
     def int(self, key: builtins.str) -> builtins.int: ...
     def str(self, key: builtins.str) -> builtins.str: ...
     def list(self, key: builtins.str) -> builtins.list[builtins.str]: ...
@@ -37,6 +38,7 @@ class LogConfig:
     index_interval_bytes: int = 4096
     retention_ms: int = 7 * 24 * 3600 * 1000
     retention_bytes: int = NO_LIMIT
+    preallocate: bool = False
     file_delete_delay_ms: int = 60_000
     flush_messages: int = FOREVER_MS
     flush_ms: int = FOREVER_MS
@@ -71,6 +73,7 @@ class LogConfig:
             index_interval_bytes=settings.int("index.interval.bytes"),
             retention_ms=settings.int("retention.ms"),
             retention_bytes=settings.int("retention.bytes"),
+            preallocate=settings.bool("preallocate"),
             file_delete_delay_ms=settings.int("file.delete.delay.ms"),
             flush_messages=settings.int("flush.messages"),
             flush_ms=settings.int("flush.ms"),

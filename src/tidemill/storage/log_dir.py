@@ -6,11 +6,15 @@ the file system is full (rule E8): a reserve stays for checkpoints, deletions an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from uuid import UUID
 
+from tidemill.logs import Sparingly
 from tidemill.storage.disk_errors import DirOfflineError, DiskError, DiskFullError
 from tidemill.storage.files import Files, Space
+
+log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 64 << 20
 RESERVE_SHARE = 20
@@ -25,6 +29,7 @@ class LogDir:
 
     __slots__ = (
         "_allowance_bytes",
+        "_complaints",
         "_files",
         "_on_failure",
         "directory_id",
@@ -38,6 +43,7 @@ class LogDir:
         path: str,
         files: Files,
         *,
+        complaints: Sparingly,
         reserve_bytes: int = RESERVE_BYTES,
         on_failure: Callable[[LogDir, DiskError], None] | None = None,
         directory_id: UUID | None = None,
@@ -47,6 +53,7 @@ class LogDir:
         self.directory_id = directory_id or UUID(int=0)
         self.failure: DiskError | None = None
         self._files = files
+        self._complaints = complaints
         self._on_failure = on_failure
         self._allowance_bytes = 0
 
@@ -59,12 +66,31 @@ class LogDir:
             raise DirOfflineError(f"{self.path} is offline: {self.failure.message}")
 
     def fail(self, error: DiskError) -> None:
-        """Take the directory out of use, once, if the error is of the kind that demands it."""
-        if not error.takes_dir_offline or self.failure is not None:
+        """Take the directory out of use, once, if the error is of the kind that demands it.
+
+        Other errors end by themselves when their cause does; the log has a line of them a minute.
+        """
+        if self.failure is not None:
+            return
+        if not error.takes_dir_offline:
+            self._complain(error)
             return
         self.failure = error
         if self._on_failure is not None:
             self._on_failure(self, error)
+
+    def _complain(self, error: DiskError) -> None:
+        held_back = self._complaints.ask()
+        if held_back is None:
+            return
+        try:
+            free = f"{self.space().free_bytes} bytes"
+        except DiskError:
+            free = "unknown"
+        log.error(
+            "log directory %s refuses writes, free space: %s: %s%s",
+            self.path, free, error.message, held_back,
+        )  # fmt: skip
 
     def charge(self, size: int) -> None:
         """Ask for room for `size` bytes; refused when that would eat into the reserve."""

@@ -1,13 +1,18 @@
 """All logs of a broker: opening them at start, making and deleting them, and the housekeeping.
 
 One `LogManager` owns several log directories; a failed one does not stop the others. Whoever runs
-the broker calls `start`, then now and then `flush_overdue` (each second), `write_checkpoints` (each
-few seconds) and `run_retention`, and `shutdown` at the end. Files it does not know are left alone.
+the broker calls `start`, then now and then `flush_overdue` and `remove_doomed` (each second),
+`write_checkpoints` (each few seconds) and `run_retention`, and `shutdown` at the end.
+
+Files it does not know are left alone. So are directories that have the name of a partition but no
+`partition.metadata`, until a topic asks for that very partition.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
@@ -15,6 +20,7 @@ from uuid import UUID
 from tidemill.clock import Clock
 from tidemill.errors import ApiError, ErrorCode, TidemillError
 from tidemill.executor import Executor
+from tidemill.logs import Sparingly
 from tidemill.storage import checkpoint, recovery
 from tidemill.storage.bulk_sync import Unsynced, sync_logs
 from tidemill.storage.checkpoint import DirIdentity
@@ -29,7 +35,11 @@ from tidemill.storage.scan import LegacyLogError
 from tidemill.storage.segment import Segment
 from tidemill.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 
+_log = logging.getLogger(__name__)
+
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+"""Kafka's endings for directories of deleted partitions, and of those that nobody knows."""
 FILE_NAME_BYTES_MAX = 255
 UNFLUSHED_BYTES_MAX = 64 << 20
 """More than this is flushed in the background under any policy: it bounds a recovery."""
@@ -104,10 +114,16 @@ class LogManager:
         self._node_id = node_id
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._doomed_dirs: list[tuple[int, str]] = []
+        self._unclaimed: dict[TopicPartition, _Place] = {}
+        """Directories that have a partition's name and do not say whose they are."""
         self._places: dict[str, _Place] = {}
         for path in dirs:
             log_dir = LogDir(
-                path, files, reserve_bytes=reserve_bytes, on_failure=self._on_dir_failure
+                path,
+                files,
+                complaints=Sparingly(clock),
+                reserve_bytes=reserve_bytes,
+                on_failure=self._on_dir_failure,
             )
             flusher = Flusher(flush_executor(path) if flush_executor else executor)
             self._places[path] = _Place(log_dir, flusher)
@@ -183,6 +199,10 @@ class LogManager:
             return None
         topic_partition = parse_directory_name(name)
         if topic_partition is None or not self._files.is_dir(directory):
+            return None
+        if not self._files.exists(f"{directory}/{checkpoint.PARTITION_METADATA}"):
+            _log.warning("%s has no partition.metadata: it is left alone", directory)
+            self._unclaimed[topic_partition] = place
             return None
         if topic_partition in self.logs:
             other = self.logs[topic_partition].directory
@@ -265,9 +285,11 @@ class LogManager:
             return existing
         if topic_partition in self.failed:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failed[topic_partition]))
-        place = self._emptiest()
+        place = self._unclaimed.get(topic_partition) or self._emptiest()
         try:
-            return self._create_in(place, topic_partition, topic_id, config)
+            log = self._create_in(place, topic_partition, topic_id, config)
+            self._unclaimed.pop(topic_partition, None)
+            return log
         except DiskError as error:
             place.dir.fail(error)
             raise
@@ -283,16 +305,52 @@ class LogManager:
             self._write_recovery_points(place)
         self._high_watermarks.pop(topic_partition, None)
         directory = f"{place.dir.path}/{topic_partition}"
-        self._files.mkdir(directory)
-        data = checkpoint.format_partition_metadata(topic_id)
-        self._files.write_at(f"{directory}/{checkpoint.PARTITION_METADATA}", 0, (data,))
-        loaded = self._load(place, topic_partition, directory, was_clean=True)
+        if self._files.exists(directory):
+            loaded = self._claim(place, topic_partition, topic_id, directory)
+        else:
+            loaded = self._make(place, topic_partition, topic_id, directory)
         log = self._log_of(place, topic_partition, directory, loaded)
         log.reconfigure(config)
         log.topic_id = topic_id
         log.mark_new()
         self._adopt(place, log)
         return log
+
+    def _make(
+        self, place: _Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
+    ) -> recovery.Loaded:
+        """A directory with an empty log in it, or none at all."""
+        self._files.mkdir(directory)
+        try:
+            self._write_identity(directory, topic_id)
+            return self._load(place, topic_partition, directory, was_clean=True)
+        except DiskError:
+            with suppress(DiskError):
+                self._remove_dir(directory)
+            raise
+
+    def _claim(
+        self, place: _Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
+    ) -> recovery.Loaded:
+        """Take a directory whose identity a crash took away, but not somebody else's."""
+        strange = [name for name in self._files.listdir(directory) if not recovery.is_ours(name)]
+        if strange:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory} holds files that are not a log's ({strange[0]!r}); move it away",
+            )
+        try:
+            loaded = self._load(place, topic_partition, directory, was_clean=False)
+        except LegacyLogError as error:
+            self.failed[topic_partition] = error
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._write_identity(directory, topic_id)
+        sync_logs(self._files, place.dir.path, [loaded.unsynced])
+        return loaded
+
+    def _write_identity(self, directory: str, topic_id: TopicId) -> None:
+        data = checkpoint.format_partition_metadata(topic_id)
+        self._files.write_at(f"{directory}/{checkpoint.PARTITION_METADATA}", 0, (data,))
 
     def _give_identity(self, log: Log, topic_id: TopicId) -> None:
         """A directory that does not say whose it is becomes this topic's."""
@@ -308,28 +366,40 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Forget the partition at once; its files go later, in the background."""
-        log = self.logs.pop(topic_partition, None)
-        if log is None:
+        log = self._forget(topic_partition)
+        if log is None or log.dir.is_offline:
             return
-        place = self._places[log.dir.path]
-        place.log_count -= 1
-        log.abandon()
-        self._high_watermarks.pop(topic_partition, None)
-        if place.dir.is_offline:
-            return
-        doomed = f"{place.dir.path}/{self._doomed_name(topic_partition)}"
-        try:
-            self._files.replace(log.directory, doomed)
-        except DiskError as error:
-            place.dir.fail(error)
-            raise
+        doomed = self._rename(log, DELETE_SUFFIX)
         due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
         self._doomed_dirs.append((due_ms, doomed))
 
-    def _doomed_name(self, topic_partition: TopicPartition) -> str:
+    def set_aside(self, topic_partition: TopicPartition) -> str | None:
+        """Keep the files of a log that belongs to nobody here under a name that says so."""
+        log = self._forget(topic_partition)
+        if log is None or log.dir.is_offline:
+            return None
+        return self._rename(log, STRAY_SUFFIX)
+
+    def _forget(self, topic_partition: TopicPartition) -> Log | None:
+        log = self.logs.pop(topic_partition, None)
+        if log is not None:
+            self._places[log.dir.path].log_count -= 1
+            log.abandon()
+            self._high_watermarks.pop(topic_partition, None)
+        return log
+
+    def _rename(self, log: Log, suffix: str) -> str:
+        """Give the log's directory a name that no partition has; the new path."""
         unique = UUID(int=self._random.getrandbits(128), version=4).hex
-        suffix = f".{unique}{DELETE_SUFFIX}"
-        return str(topic_partition)[: FILE_NAME_BYTES_MAX - len(suffix)] + suffix
+        ending = f".{unique}{suffix}"
+        name = str(log.topic_partition)[: FILE_NAME_BYTES_MAX - len(ending)] + ending
+        path = f"{log.dir.path}/{name}"
+        try:
+            self._files.replace(log.directory, path)
+        except DiskError as error:
+            log.dir.fail(error)
+            raise
+        return path
 
     # Housekeeping
 
@@ -348,7 +418,7 @@ class LogManager:
 
     def retention_steps(self, high_watermarks: HighWatermarks) -> Iterator[int]:
         """As `run_retention`, some logs at a time, so that the loop can serve in between."""
-        self._remove_doomed()
+        self.remove_doomed()
         logs = list(self.logs.values())
         for start in range(0, len(logs), RETENTION_STEP_LOGS):
             count = 0
@@ -367,8 +437,8 @@ class LogManager:
         except DiskError:
             return 0  # The log has told its directory; the next run tries again if it may.
 
-    def _remove_doomed(self) -> None:
-        """Hand files whose delay has passed to the executor."""
+    def remove_doomed(self) -> None:
+        """Hand deleted files whose `file.delete.delay.ms` has passed to the executor."""
         now_ms = self._clock.now_ms()
         segments: list[Segment] = []
         for log in self.logs.values():
@@ -383,9 +453,12 @@ class LogManager:
         for segment in segments:
             segment.delete_files()
         for path in dirs:
-            for name in self._files.listdir(path):
-                self._files.unlink(f"{path}/{name}")
-            self._files.rmdir(path)
+            self._remove_dir(path)
+
+    def _remove_dir(self, path: str) -> None:
+        for name in self._files.listdir(path):
+            self._files.unlink(f"{path}/{name}")
+        self._files.rmdir(path)
 
     def write_checkpoints(
         self, high_watermarks: HighWatermarks, then: Callable[[], None] | None = None
@@ -397,7 +470,7 @@ class LogManager:
             if place.dir.is_offline or place.checkpoints is None:
                 continue
             place.dir.forget_allowance()
-            work = place.checkpoints.prepare(self._checkpoint_texts(place))
+            work = place.checkpoints.prepare(self._checkpoint_offsets(place))
             self._executor.submit(work, self._checkpoint_done(place, then))
 
     def _checkpoint_done(
@@ -413,32 +486,37 @@ class LogManager:
 
     def _note_high_watermarks(self, high_watermarks: HighWatermarks) -> None:
         """Partitions that nobody leads right now keep what they had."""
+        if high_watermarks.keys() <= self.logs.keys():
+            self._high_watermarks.update(high_watermarks)
+            return
         for topic_partition, offset in high_watermarks.items():
             if topic_partition in self.logs:
                 self._high_watermarks[topic_partition] = offset
 
-    def _checkpoint_texts(self, place: _Place) -> dict[str, bytes]:
-        logs = [log for log in self.logs.values() if log.dir is place.dir]
-        recovery_points = {log.topic_partition: log.flushed_offset for log in logs}
-        starts = {
-            log.topic_partition: log.log_start_offset
-            for log in logs
-            if log.log_start_offset > log.segments[0].base_offset
-        }
-        watermarks = {
-            log.topic_partition: self._high_watermarks.get(log.topic_partition, 0) for log in logs
-        }
-        place.recovery_points, place.log_starts = recovery_points, starts
+    def _checkpoint_offsets(self, place: _Place) -> dict[str, dict[TopicPartition, int]]:
+        """What each checkpoint file is to say, captured in one go: this runs on the loop."""
+        recovery_points: dict[TopicPartition, int] = {}
+        starts: dict[TopicPartition, int] = {}
+        watermarks: dict[TopicPartition, int] = {}
+        watermark_of, here = self._high_watermarks.get, place.dir
+        for topic_partition, log in self.logs.items():
+            if log.dir is not here:
+                continue
+            recovery_points[topic_partition] = log.flushed_offset
+            watermarks[topic_partition] = watermark_of(topic_partition, 0)
+            if log.log_start_offset and log.log_start_offset > log.segments[0].base_offset:
+                starts[topic_partition] = log.log_start_offset
+        place.recovery_points, place.log_starts = dict(recovery_points), dict(starts)
         return {
-            checkpoint.RECOVERY_POINTS: checkpoint.format_offsets(recovery_points),
-            checkpoint.LOG_STARTS: checkpoint.format_offsets(starts),
-            checkpoint.HIGH_WATERMARKS: checkpoint.format_offsets(watermarks),
+            checkpoint.RECOVERY_POINTS: recovery_points,
+            checkpoint.LOG_STARTS: starts,
+            checkpoint.HIGH_WATERMARKS: watermarks,
         }
 
     def _write_recovery_points(self, place: _Place) -> None:
         """Write the checkpoints now: an offset that went down must not be believed any more."""
         if place.checkpoints is not None:
-            place.checkpoints.prepare(self._checkpoint_texts(place))()
+            place.checkpoints.prepare(self._checkpoint_offsets(place))()
 
     def _bound_recovery(self) -> None:
         """Keep the tail that a crash would make us read short, whatever the flush policy."""
@@ -458,7 +536,9 @@ class LogManager:
 
         def flushed(error: BaseException | None) -> None:
             if error is None:
-                finish()
+                # Without it recovery has more to read, no more: the next checkpoint tries again.
+                with suppress(DiskError):
+                    finish()
 
         self.request_flush(log, flushed)
 

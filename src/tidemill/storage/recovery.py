@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tidemill.errors import WireError
 from tidemill.storage.bulk_sync import Unsynced
+from tidemill.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Files
 from tidemill.storage.producer_snapshot import SNAPSHOT, load_newest, snapshot_path
@@ -33,6 +34,8 @@ from tidemill.wire.control import EndTransactionMarker, read_marker
 CLEANED = ".cleaned"
 SWAP = ".swap"
 _INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
+UNINDEXED_BYTES_MAX = 64 * 1024
+"""Up to this size an active segment gets its index files when it is sealed, not in recovery."""
 
 
 @dataclass(slots=True)
@@ -91,9 +94,8 @@ def load(files: Files, directory: str, options: OpenOptions) -> Loaded:
     if loaded.log_end_offset < loaded.log_start_offset:
         _restart_at_log_start(files, directory, loaded, options.now_ms)
     _settle(files, directory, loaded, options)
-    loaded.unsynced.epochs_changed = (
-        loaded.epochs.entries != epochs_on_disk and not options.was_clean
-    )
+    if not options.was_clean:
+        loaded.unsynced.epochs_changed = loaded.epochs.entries != epochs_on_disk
     return loaded
 
 
@@ -149,6 +151,13 @@ def _drop_replaced(files: Files, directory: str, swap: str, names: list[str]) ->
         if _is_numbered(name, LOG) and base < _offset_of(name) <= last:
             for suffix in (LOG, *_INDEX_SUFFIXES):
                 files.unlink(f"{directory}/{name.removesuffix(LOG)}{suffix}")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name in a partition's directory may be a log's."""
+    stem, dot, _ = name.partition(".")
+    is_numbered = bool(dot) and len(stem) == 20 and stem.isdigit()
+    return is_numbered or name.removesuffix(".tmp") in (PARTITION_METADATA, LEADER_EPOCHS)
 
 
 def _is_numbered(name: str, *suffixes: str) -> bool:
@@ -306,7 +315,8 @@ def _note_tail(unsynced: Unsynced, segments: list[Segment]) -> None:
     """What survived is served from now on, so it must also survive the next crash."""
     unsynced.names_changed = True
     for segment in segments:
-        if segment.has_unwritten_index:
+        # Reading a short tail once more is cheaper than making two files, ten thousand times.
+        if segment.has_unwritten_index and segment.size > UNINDEXED_BYTES_MAX:
             segment.write_indexes()
         unsynced.paths += [segment.log_path, *segment.index_paths()]
 
@@ -315,6 +325,7 @@ def _settle(files: Files, directory: str, loaded: Loaded, options: OpenOptions) 
     """Bring epochs, snapshots and producers in line with the log that was found."""
     loaded.epochs.truncate_from_end(loaded.log_end_offset)
     loaded.epochs.truncate_from_start(loaded.log_start_offset)
+    _complete_epochs(files, loaded)
     stale = {offset for offset in loaded.snapshots if offset > loaded.log_end_offset}
     for offset in stale:
         files.unlink(snapshot_path(directory, offset))
@@ -340,6 +351,37 @@ def _settle(files: Files, directory: str, loaded: Loaded, options: OpenOptions) 
             segment.txn_index.dirty = False
             loaded.unsynced.paths.append(segment.txn_index.path)
             loaded.unsynced.names_changed = True
+
+
+def _complete_epochs(files: Files, loaded: Loaded) -> None:
+    """Learn from the batches which epochs the log begins with, where the checkpoint does not say.
+
+    It may be lost, or may have forgotten the epochs of records that a DeleteRecords hid and a
+    crash brought back.
+    """
+    known = loaded.epochs.entries
+    start, until = loaded.log_start_offset, known[0][1] if known else loaded.log_end_offset
+    if until <= start or start >= loaded.log_end_offset:
+        return
+    loaded.epochs.clear()
+    for segment in _from_offset(loaded.segments, start):
+        if segment.base_offset >= until or not _note_epochs(files, segment, loaded, start, until):
+            break
+    for epoch, begin in known:
+        loaded.epochs.note(epoch, begin)
+    loaded.unsynced.epochs_changed = loaded.epochs.entries != known
+
+
+def _note_epochs(files: Files, segment: Segment, loaded: Loaded, start: int, until: int) -> bool:
+    """Take in the epochs of one segment's batches; False when they do not know theirs."""
+    position = segment.locate(start, files.pread)
+    for _, header in walk_headers(files.pread, segment.log_path, position, segment.size):
+        if header.partition_leader_epoch < 0:
+            return False
+        if header.base_offset >= until:
+            break
+        loaded.epochs.note(header.partition_leader_epoch, max(header.base_offset, start))
+    return True
 
 
 # --- producers -----------------------------------------------------------------------------------

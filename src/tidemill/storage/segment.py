@@ -166,7 +166,15 @@ class Segment:
         self._note_time()
         self._bytes_since_index = 0
         if self.offset_index.unwritten >= INDEX_ENTRIES_UNWRITTEN_MAX:
+            self._try_to_write_indexes()
+
+    def _try_to_write_indexes(self) -> None:
+        """A full disk does not fail an append that is already in the log: memory has the rest."""
+        try:
             self.write_indexes()
+        except DiskError as error:
+            if error.takes_dir_offline:
+                raise
 
     def _note_time(self) -> None:
         if self.max_timestamp is not None:
@@ -203,6 +211,9 @@ class Segment:
         if not self.txn_index.dirty:
             return [self.log_path]
         self.txn_index.dirty = False
+        if self.txn_index.is_new_file:
+            self.txn_index.is_new_file = False
+            self.name_is_durable = False  # The flush has to make the new name durable, too.
         return [self.log_path, self.txn_index.path]
 
     def index_paths(self) -> list[str]:

@@ -30,12 +30,14 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """The aborted transactions whose markers lie in one segment, in marker order."""
 
-    __slots__ = ("_entries", "_files", "dirty", "path")
+    __slots__ = ("_entries", "_files", "dirty", "is_new_file", "path")
 
     def __init__(self, files: Files, path: str, *, empty: bool = False) -> None:
         self._files = files
         self.path = path
         self.dirty = False
+        self.is_new_file = False
+        """Whether the file may have come into being since the last flush."""
         self._entries: list[AbortedTransaction] | None = [] if empty else None
 
     def entries(self) -> list[AbortedTransaction]:
@@ -51,6 +53,7 @@ class TransactionIndex:
         data = _entry.pack(_VERSION, *aborted)
         self._files.write_at(self.path, len(entries) * ENTRY_BYTES, (data,))
         self.dirty = True
+        self.is_new_file |= not entries
         entries.append(aborted)
 
     def truncate(self, offset: int) -> None:

@@ -37,6 +37,8 @@ DECOMPRESSED_BYTES_MAX = 104_857_600
 """As much as one request may hold; a batch that inflates to more is refused."""
 
 _CODEC_MASK = 0x07
+RECORD_BYTES_MIN = 7
+"""The smallest record there is: seven one-byte fields, and nothing in them."""
 _CODEC_MAX = max(Codec)
 _NO_TIMESTAMP = -1
 _SHOWN_ERRORS_MAX = 3
@@ -140,6 +142,11 @@ def _check_batch(
             f"{header.last_offset_delta + 1} offsets."
         )
     attributes = header.attributes
+    body_bytes = size - HEADER_BYTES
+    if not attributes & _CODEC_MASK and header.record_count * RECORD_BYTES_MIN > body_bytes:
+        raise _invalid(
+            f"A batch for {where} counts {header.record_count} records in {body_bytes} bytes."
+        )
     if attributes & CONTROL_BIT:
         raise _invalid(f"Clients are not allowed to write control records, as one does to {where}.")
     if header.producer_id >= 0 and header.base_sequence < 0:

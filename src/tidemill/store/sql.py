@@ -124,7 +124,9 @@ class StoreFile:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise StoreUnavailable(f"{self._path}: {error}") from error
+            is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+            hint = ". Free some disk space, then try again" if is_full else ""
+            raise StoreUnavailable(f"{self._path}: {error}{hint}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -262,6 +262,11 @@ class CrashDisk:
         _resize(file.content, size)
         file.pending.append((size, None))
 
+    def reserve(self, path: str, size: int) -> None:
+        """The simulated disk promises no room beforehand, as a file system may."""
+        self._operation()
+        self._file(path)
+
     def replace(self, source: str, target: str) -> None:
         self._operation()
         node = self._walk(source)
