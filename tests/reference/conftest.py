@@ -24,7 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A Tidemill broker with the reference's node id, so that ids need no translation."""
     data_dir = tmp_path_factory.mktemp("reference") / "data"
-    with BrokerProcess(data_dir, {"node.id": "1"}) as process:
+    settings = {"node.id": "1", "group.initial.rebalance.delay.ms": "0"}
+    with BrokerProcess(data_dir, settings) as process:
         yield process
 
 

@@ -129,8 +129,19 @@ class Connection(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._opened_at_ms = self._active_at_ms
+        delay_ms = self._listener.turn_in_ms()
+        if delay_ms:
+            # Not right here: the transport begins to read only after this has returned.
+            self._loop.call_soon(self._pause_reading)
+            self._deadline = self.broker.timers.schedule(delay_ms, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Serve from now on; the time for the first request starts."""
+        self._opened_at_ms = self._active_at_ms = self._clock.monotonic_ms()
         self._set_deadline(min(self._limits.handshake_ms, self._limits.idle_ms))
+        self._resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.writable()
@@ -287,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
 
     def _pause_reading(self) -> None:
-        if not self._reading_paused:
+        if not self._reading_paused and not self._closed:
             self._reading_paused = True
             self._transport.pause_reading()
 

@@ -14,11 +14,13 @@ from tidemill.wire.messages.topics import CreatableTopic
 
 if TYPE_CHECKING:
     from tidemill.broker.fetch_sessions import FetchSessions
+    from tidemill.broker.offsets_topic import OffsetsTopic
     from tidemill.broker.producer_ids import ProducerIds
     from tidemill.broker.purgatory import Purgatory
     from tidemill.clock import Clock
     from tidemill.config import BrokerConfig
     from tidemill.controller import Controller
+    from tidemill.coordinators.coordinator import GroupCoordinator
     from tidemill.executor import Executor
     from tidemill.image import ClusterImage
     from tidemill.replication.manager import ReplicaManager
@@ -53,6 +55,8 @@ class Broker:
         replicas: ReplicaManager,
         fetch_sessions: FetchSessions,
         producer_ids: ProducerIds,
+        groups: GroupCoordinator,
+        offsets_topic: OffsetsTopic,
         image: ClusterImage,
     ) -> None:
         self.broker_id = broker_id
@@ -67,6 +71,8 @@ class Broker:
         self.replicas = replicas
         self.fetch_sessions = fetch_sessions
         self.producer_ids = producer_ids
+        self.groups = groups
+        self.offsets_topic = offsets_topic
         self.image = image
         self._creating: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +86,7 @@ class Broker:
         new topic by Metadata can already produce to it."""
         self.replicas.apply(image)
         self.image = image
+        self.groups.apply(image)
 
     def is_topic_name(self, name: str) -> bool:
         """Whether a topic may have this name."""

@@ -1,6 +1,7 @@
 """Listening sockets, and the count of the connections that came in through them.
 
-A connection above `max.connections` or `max.connections.per.ip` is closed at once. When the process
+A connection above `max.connections` or `max.connections.per.ip` is closed at once; one above
+`max.connection.creation.rate` is served later, when its turn comes. When the process
 runs out of file handles the loop itself stops accepting for a moment and tries again, so the cap,
 half of the file limit by default, is what keeps handles for the log.
 """
@@ -9,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemill.broker.connection import Connection
+from tidemill.clock import Clock
+from tidemill.logs import Sparingly
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
+BURST_MS = 1_000
 DRAIN_MS_MAX = 1_000
 UNLIMITED = 2**31 - 1
 
@@ -30,21 +34,51 @@ class ConnectionCaps:
     total: int
     per_address: int
     per_address_overrides: dict[str, int]
+    new_per_second: int = UNLIMITED
 
     def for_address(self, address: str) -> int:
         return self.per_address_overrides.get(address, self.per_address)
 
 
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """What the kernel is told about a listener's sockets; -1 bytes leaves a size to it."""
+
+    backlog: int = 1024
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+    def apply(self, bound: socket.socket) -> None:
+        """Sizes are set on the listening socket, before it listens: those it accepts inherit."""
+        if self.send_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer_bytes)
+        if self.receive_buffer_bytes > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer_bytes)
+
+
 class ConnectionCounts:
     """The open connections of all listeners together."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.refusals = Sparingly(clock)
         self.total = 0
         self.by_address: Counter[str] = Counter()
+        self._clock = clock
+        self._next_turn_ms = 0.0
 
     def add(self, address: str) -> None:
         self.total += 1
         self.by_address[address] += 1
+
+    def turn_in_ms(self, new_per_second: int) -> int:
+        """How long a new connection waits so that not too many begin; a second's worth may burst.
+
+        Each takes the next free turn, `1000 / new_per_second` after the one before.
+        """
+        now_ms = self._clock.monotonic_ms()
+        turn_ms = max(self._next_turn_ms, now_ms - BURST_MS)
+        self._next_turn_ms = turn_ms + 1000 / new_per_second
+        return max(0, math.ceil(turn_ms - now_ms))
 
     def remove(self, address: str) -> None:
         self.total -= 1
@@ -57,13 +91,20 @@ class Listener:
     """One named address on which the broker accepts connections."""
 
     def __init__(
-        self, name: str, host: str, port: int, caps: ConnectionCaps, counts: ConnectionCounts
+        self,
+        name: str,
+        host: str,
+        port: int,
+        caps: ConnectionCaps,
+        counts: ConnectionCounts,
+        options: SocketOptions = SocketOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.name = name
         self.host = host
         self.port = port
         self._caps = caps
         self._counts = counts
+        self._options = options
         self._server: asyncio.Server | None = None
         self._socket: socket.socket | None = None
         self._connections: set[Connection] = set()
@@ -79,6 +120,7 @@ class Listener:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._options.apply(bound)
             bound.bind(address)
         except OSError:
             bound.close()
@@ -92,7 +134,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         assert self._socket is not None
         self._server = await loop.create_server(
-            lambda: make_connection(self), sock=self._socket, backlog=BACKLOG
+            lambda: make_connection(self), sock=self._socket, backlog=self._options.backlog
         )
 
     def admit(self, connection: Connection) -> bool:
@@ -100,16 +142,29 @@ class Listener:
         address = connection.client_address
         counts = self._counts
         if counts.total >= self._caps.total:
-            log.warning("refusing %s: %d connections are open (max.connections)",
-                        address, counts.total)  # fmt: skip
+            self._refuse(address, f"{counts.total} connections are open (max.connections)")
             return False
         if counts.by_address[address] >= self._caps.for_address(address):
-            log.warning("refusing %s: it has %d connections (max.connections.per.ip)",
-                        address, counts.by_address[address])  # fmt: skip
+            has = counts.by_address[address]
+            self._refuse(address, f"it has {has} connections (max.connections.per.ip)")
+            return False
+        if self._caps.new_per_second == 0:
+            self._refuse(address, "no new connections are taken (max.connection.creation.rate=0)")
             return False
         counts.add(address)
         self._connections.add(connection)
         return True
+
+    def turn_in_ms(self) -> int:
+        """How long the connection that was just admitted waits before it is served."""
+        new_per_second = self._caps.new_per_second
+        return 0 if new_per_second >= UNLIMITED else self._counts.turn_in_ms(new_per_second)
+
+    def _refuse(self, address: str, why: str) -> None:
+        """Say so, but now and then only: a client that is refused comes back at once."""
+        held_back = self._counts.refusals.ask()
+        if held_back is not None:
+            log.warning("refusing %s: %s%s", address, why, held_back)
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:

@@ -16,8 +16,9 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -25,9 +26,17 @@ from tidemill import __version__
 from tidemill.broker import handlers, status
 from tidemill.broker.connection import Connection, Limits
 from tidemill.broker.context import Broker
+from tidemill.broker.directories import cluster_of, report_strays
 from tidemill.broker.fetch_sessions import FetchSessions
 from tidemill.broker.housekeeping import Housekeeping
-from tidemill.broker.listener import UNLIMITED, ConnectionCaps, ConnectionCounts, Listener
+from tidemill.broker.listener import (
+    UNLIMITED,
+    ConnectionCaps,
+    ConnectionCounts,
+    Listener,
+    SocketOptions,
+)
+from tidemill.broker.offsets_topic import OffsetsTopic
 from tidemill.broker.producer_ids import ProducerIds
 from tidemill.broker.purgatory import Purgatory
 from tidemill.broker.receive import Scratch
@@ -37,9 +46,12 @@ from tidemill.broker.topic_settings import TopicSettings
 from tidemill.clock import Clock, SystemClock
 from tidemill.config import BrokerConfig
 from tidemill.controller import Controller
+from tidemill.coordinators.coordinator import GroupCoordinator, runtime_settings
+from tidemill.coordinators.runtime import Machinery
 from tidemill.executor import ThreadExecutor
 from tidemill.image import ClusterImage, Endpoint, TopicImage
 from tidemill.replication.manager import ReplicaManager
+from tidemill.replication.partition import Partition
 from tidemill.storage.files import Files, OsFiles
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
@@ -51,7 +63,11 @@ log = logging.getLogger(__name__)
 STORE_NAME = "store.db"
 WORK_THREADS = 4
 FLUSH_CHECK_MS = 1_000
+REMOVAL_CHECK_MS = 1_000
 _GC_THRESHOLD = 50_000
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a worker thread may keep the interpreter while the loop wants it; Python's 5 ms is an
+answer's worth of waiting, again and again, while a checkpoint is written."""
 
 _CONNECTION_KEYS = (
     "socket.request.max.bytes",
@@ -59,7 +75,13 @@ _CONNECTION_KEYS = (
     "connection.handshake.timeout.ms",
     "connection.partial.frame.timeout.ms",
 )
-_CAP_KEYS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
+_CAP_KEYS = (
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "max.connection.creation.rate",
+)
+_STORAGE_KEYS = ("log.disk.reserve.bytes", "producer.id.expiration.ms")
 
 assert handlers  # importing the package fills the dispatch table
 
@@ -78,7 +100,7 @@ class BrokerServer:
         self.config = config
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
-        self._files = files
+        self._files = files or OsFiles(config.int("log.open.files.max"))
         self._dirs = [str(path.absolute()) for path in config.log_dirs]
         self._undo = AsyncExitStack()
         self._broker_epoch = -1
@@ -98,8 +120,7 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         self._executor = self._make_executor(WORK_THREADS, "tidemill-work")
         self._bind()
-        await loop.run_in_executor(None, self._make_directories)
-        await self._open_store()
+        await self._open_store(await loop.run_in_executor(None, self._prepare_directories))
         await self._load_logs(loop)
         self._broker_epoch = await self.controller.register_broker(
             self._endpoints, rack=self.config.optional_str("broker.rack")
@@ -125,9 +146,14 @@ class BrokerServer:
         """Take the addresses first: one that is in use is an error before anything is touched."""
         self._caps = ConnectionCaps(UNLIMITED, UNLIMITED, {})
         self._read_caps()
-        counts = ConnectionCounts()
+        counts = ConnectionCounts(self._clock)
+        options = SocketOptions(
+            self.config.int("socket.listen.backlog.size"),
+            self.config.int("socket.send.buffer.bytes"),
+            self.config.int("socket.receive.buffer.bytes"),
+        )
         self.listeners = [
-            Listener(each.name, each.host, each.port, self._caps, counts)
+            Listener(each.name, each.host, each.port, self._caps, counts, options)
             for each in self.config.listeners
         ]
         for listener in self.listeners:
@@ -149,15 +175,25 @@ class BrokerServer:
             for each in self.config.advertised_listeners
         ]
 
-    def _make_directories(self) -> None:
-        for directory in self._dirs:
-            Path(directory).mkdir(parents=True, exist_ok=True)
+    def _prepare_directories(self) -> str:
+        """Make those that are missing; the id of the cluster that they belong to, if any."""
+        Path(self._dirs[0]).mkdir(parents=True, exist_ok=True)
+        for directory in self._dirs[1:]:
+            # The store is in the first; a log directory that cannot be used is an offline one.
+            with suppress(OSError):
+                Path(directory).mkdir(parents=True, exist_ok=True)
+        return cluster_of(self._files, self._dirs, self.config.broker_id)
 
-    async def _open_store(self) -> None:
+    async def _open_store(self, cluster_id: str) -> None:
         path = Path(self._dirs[0]) / STORE_NAME
         self.store = SqliteStore(path, self._clock, self._executor)
         self.controller = Controller(
-            self.store, self.config, self._clock, self._random, broker_id=self.config.broker_id
+            self.store,
+            self.config,
+            self._clock,
+            self._random,
+            broker_id=self.config.broker_id,
+            cluster_id=cluster_id,
         )
         self._undo.push_async_callback(self.store.close)
         self._undo.push_async_callback(self.controller.stop)
@@ -175,7 +211,7 @@ class BrokerServer:
 
         self.logs = LogManager(
             self._dirs,
-            files=self._files or OsFiles(config.int("log.open.files.max")),
+            files=self._files,
             clock=self._clock,
             random=self._random,
             executor=self._executor,
@@ -220,9 +256,10 @@ class BrokerServer:
             self._clock,
             self._executor,
             self._topic_settings.of,
-            self.purgatory.partition_moved,
-            lambda step: self.timers.schedule(1, step),
+            self._partition_moved,
+            self.timers.schedule,
         )
+        self.groups = self._make_groups(loop, replicas)
         slots = config.int("max.incremental.fetch.session.cache.slots")
         self.broker = Broker(
             broker_id=self.controller.broker_id,
@@ -237,16 +274,38 @@ class BrokerServer:
             replicas=replicas,
             fetch_sessions=FetchSessions(slots, self._clock, self._random),
             producer_ids=ProducerIds(self.controller.allocate_producer_ids),
+            groups=self.groups,
+            offsets_topic=OffsetsTopic(self.controller, config),
             image=image,
         )
+        report_strays(self.logs.logs.values(), image)
         replicas.apply(image, at_once=True)
+        self.groups.apply(image)
         self.controller.subscribe(self._image_changed)
+
+    def _make_groups(
+        self, loop: asyncio.AbstractEventLoop, replicas: ReplicaManager
+    ) -> GroupCoordinator:
+        config = self.config
+        machinery = Machinery(
+            self._clock,
+            self.timers,
+            self._executor,
+            loop.call_soon,
+            lambda: runtime_settings(config),
+        )
+        return GroupCoordinator(config, self._random, machinery, replicas.get)
+
+    def _partition_moved(self, partition: Partition) -> None:
+        self.purgatory.partition_moved(partition)
+        self.groups.partition_moved(partition)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = Limits(0, 0, 0, 0)
         self._read_limits()
         self.config.subscribe(_CONNECTION_KEYS, lambda changed: self._read_limits())
         self.config.subscribe(_CAP_KEYS, lambda changed: self._read_caps())
+        self.config.subscribe(_STORAGE_KEYS, lambda changed: self._read_storage_limits())
         pool_bytes = self.config.int("queued.max.request.bytes")
         memory = RequestMemory(
             pool_bytes if pool_bytes > 0 else 2**62, self._clock, self.timers.schedule
@@ -259,6 +318,8 @@ class BrokerServer:
         for listener in self.listeners:
             await listener.start(make_connection)
             self._undo.push_async_callback(listener.drain)
+        # Whoever waits in a rebalance is sent off before the connections are drained.
+        self._undo.callback(self.groups.close)
 
     def _start_housekeeping(self) -> None:
         housekeeping = Housekeeping(self.timers, self.config)
@@ -267,6 +328,8 @@ class BrokerServer:
         every("replica.high.watermark.checkpoint.interval.ms", "checkpoint", self._checkpoint)
         every("log.retention.check.interval.ms", "retention", self._retention)
         every(FLUSH_CHECK_MS, "flush", self._flush_overdue)
+        every("offsets.retention.check.interval.ms", "offsets expiry", self._expire_offsets)
+        every(REMOVAL_CHECK_MS, "removal of deleted files", self._remove_deleted)
 
     # Staying up.
 
@@ -290,19 +353,32 @@ class BrokerServer:
         config = self.config
         self._caps.total = min(config.int("max.connections"), _half_of_file_limit())
         self._caps.per_address = config.int("max.connections.per.ip")
+        self._caps.new_per_second = config.int("max.connection.creation.rate")
         self._caps.per_address_overrides = _overrides(
             config.str("max.connections.per.ip.overrides")
         )
+
+    def _read_storage_limits(self) -> None:
+        self.logs.producer_expiration_ms = self.config.int("producer.id.expiration.ms")
+        for log_dir in self.logs.dirs:
+            log_dir.reserve_bytes = self.config.int("log.disk.reserve.bytes")
 
     def _checkpoint(self, done: Callable[[], None]) -> None:
         self.logs.write_checkpoints(self.broker.replicas.high_watermarks(), then=done)
 
     def _retention(self, done: Callable[[], None]) -> None:
         steps = self.logs.retention_steps(self.broker.replicas.high_watermarks())
+        self._step_by_step(steps, done)
+
+    def _expire_offsets(self, done: Callable[[], None]) -> None:
+        self._step_by_step(self.groups.expiry(), done)
+
+    def _step_by_step(self, steps: Iterator[object], done: Callable[[], None]) -> None:
+        """A little per turn of the loop: ten thousand logs must not be felt by anybody."""
+        over = object()
 
         def step() -> None:
-            # A few logs per turn of the loop: ten thousand must not be felt by anybody.
-            if next(steps, None) is None:
+            if next(steps, over) is over:
                 done()
             else:
                 self.timers.schedule(1, step)
@@ -313,8 +389,16 @@ class BrokerServer:
         self.logs.flush_overdue()
         done()
 
+    def _remove_deleted(self, done: Callable[[], None]) -> None:
+        self.logs.remove_doomed()
+        done()
+
     def _dir_failed(self, directory: str, lost: list[TopicPartition]) -> None:
-        log.error("log directory %s failed: %d partitions are offline", directory, len(lost))
+        causes = (str(each.failure) for each in self.logs.dirs if each.path == directory)
+        log.error(
+            "log directory %s failed, %d partitions are offline: %s",
+            directory, len(lost), next(causes, "unknown"),
+        )  # fmt: skip
         if self.replicas is not None:
             self.replicas.take_offline(lost)
 
@@ -360,6 +444,7 @@ async def serve(
 def run(config: BrokerConfig, *, on_ready: Callable[[BrokerServer], object] | None = None) -> None:
     """Run a broker in this process, in the foreground: the body of `tidemill up`."""
     raise_file_limit()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve(config, on_ready=on_ready))
 

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from tidemill.client import admin_brokers, admin_configs, admin_topics
+from tidemill.client import admin_brokers, admin_configs, admin_groups, admin_topics
+from tidemill.client.admin_groups import GroupDescription, GroupListing
 from tidemill.client.admin_types import (
     AlterOp,
     BrokerApiVersions,
@@ -46,6 +47,7 @@ from tidemill.client.errors import (
     RequestTimeoutError,
     UnreachableError,
 )
+from tidemill.client.group_offsets import OffsetAndMetadata
 from tidemill.client.offsets import list_offsets
 from tidemill.client.settings import AdminSettings, parse
 from tidemill.clock import Clock
@@ -248,6 +250,40 @@ class Admin:
         """The resources that have settings of their own; all types unless some are named."""
         request = admin_configs.list_request(types)
         return admin_configs.listed(await self._running().call_any(request))
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    async def list_groups(
+        self, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> list[GroupListing]:
+        """All groups by name, or only those in these states or of these types."""
+        return await admin_groups.list_groups(self._running(), states, types)
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> Results[str, GroupDescription]:
+        """Members, assignments and state of each group."""
+        return await admin_groups.describe_groups(self._running(), group_ids)
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> Results[str, None]:
+        """Delete groups without members, and their offsets."""
+        return await admin_groups.delete_groups(self._running(), group_ids)
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Results[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, of these partitions or of all."""
+        return await admin_groups.list_offsets(self._running(), group_id, partitions)
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> Results[TopicPartition, None]:
+        """Move a group that has no members to other offsets."""
+        return await admin_groups.alter_offsets(self._running(), group_id, offsets)
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> Results[TopicPartition, None]:
+        """Forget offsets of topics that no member of the group reads."""
+        return await admin_groups.delete_offsets(self._running(), group_id, partitions)
 
     # --- brokers ---------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tidemill.client.admin_types import (
     ReplicaInfo,
 )
 from tidemill.client.connection import Connection
-from tidemill.client.errors import ClientError, from_code
+from tidemill.client.errors import ClientError, failure_of, from_code
 from tidemill.client.metadata import ClusterView
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import APIS, ApiKey
@@ -70,7 +70,9 @@ def _log_dir(result: DescribeLogDirsResult) -> LogDirDescription:
     }
     return LogDirDescription(
         path=result.log_dir,
-        error=from_code(result.error_code, result.log_dir) if result.error_code else None,
+        error=failure_of(f"directory {result.log_dir}", result.error_code)
+        if result.error_code
+        else None,
         replicas=replicas,
         total_bytes=result.total_bytes,
         usable_bytes=result.usable_bytes,
@@ -93,8 +95,8 @@ def producers(
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
             if entry.error_code:
-                results[partition] = from_code(
-                    entry.error_code, entry.error_message or str(partition)
+                results[partition] = failure_of(
+                    str(partition), entry.error_code, entry.error_message
                 )
             else:
                 results[partition] = [_producer(state) for state in entry.active_producers]

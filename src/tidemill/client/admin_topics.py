@@ -17,7 +17,7 @@ from tidemill.client.admin_types import (
     TopicDescription,
     TopicListing,
 )
-from tidemill.client.errors import ClientError, UnsupportedError, from_code
+from tidemill.client.errors import ClientError, UnsupportedError, failure_of
 from tidemill.errors import ErrorCode
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 from tidemill.wire.messages.delete_records import (
@@ -91,7 +91,7 @@ def _add_page(
     for topic in answer.topics:
         name = topic.name or ""
         if topic.error_code:
-            parts[name] = from_code(topic.error_code, f"topic {name!r}")
+            parts[name] = failure_of(f"topic {name!r}", topic.error_code)
             continue
         before = parts.get(name)
         earlier = before.partitions if isinstance(before, TopicDescription) else ()
@@ -107,7 +107,7 @@ def from_metadata(
     for topic in sorted(answer.topics, key=lambda topic: topic.name or ""):
         name = topic.name or ""
         if topic.error_code:
-            results[name] = from_code(topic.error_code, f"topic {name!r}")
+            results[name] = failure_of(f"topic {name!r}", topic.error_code)
         else:
             ordered = sorted(topic.partitions, key=lambda entry: entry.partition_index)
             partitions = tuple(_partition(entry) for entry in ordered)
@@ -166,7 +166,7 @@ def created(answer: CreateTopicsResponse) -> Results[str, CreatedTopic]:
 
 def _created(result: CreatableTopicResult) -> CreatedTopic | ClientError:
     if result.error_code:
-        return from_code(result.error_code, result.error_message or f"topic {result.name!r}")
+        return failure_of(f"topic {result.name!r}", result.error_code, result.error_message)
     configs = tuple(
         ConfigEntry(
             name=entry.name,
@@ -205,7 +205,7 @@ def deleted(answer: DeleteTopicsResponse, wanted: list[str | UUID]) -> Results[s
     for entry in answer.responses:
         by_id = entry.topic_id != ZERO_TOPIC_ID and entry.topic_id in asked
         key: str | UUID = entry.topic_id if by_id else entry.name or ""
-        error = from_code(entry.error_code, entry.error_message or f"topic {str(key)!r}")
+        error = failure_of(f"topic {str(key)!r}", entry.error_code, entry.error_message)
         results[key] = error if entry.error_code else None
     return results
 
@@ -230,8 +230,8 @@ def _growth(name: str, growth: NewPartitions) -> CreatePartitionsTopic:
 def grown(answer: CreatePartitionsResponse) -> Results[str, None]:
     return Results(
         {
-            result.name: from_code(
-                result.error_code, result.error_message or f"topic {result.name!r}"
+            result.name: failure_of(
+                f"topic {result.name!r}", result.error_code, result.error_message
             )
             if result.error_code
             else None
@@ -271,7 +271,7 @@ def records_deleted(answer: DeleteRecordsResponse) -> dict[TopicPartition, int |
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
             if entry.error_code:
-                results[partition] = from_code(entry.error_code, str(partition))
+                results[partition] = failure_of(str(partition), entry.error_code)
             else:
                 results[partition] = entry.low_watermark
     return results

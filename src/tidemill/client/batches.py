@@ -44,6 +44,7 @@ class Batch:
         "partition",
         "parts",
         "record_count",
+        "refusal",
         "size_bytes",
     )
 
@@ -64,6 +65,7 @@ class Batch:
         self.maybe_written = False
         self.finished = False
         self.error: ClientError | None = None
+        self.refusal: ClientError | None = None  # why the last attempt was not the last
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.parts: list[tuple[int, Batch]] = []

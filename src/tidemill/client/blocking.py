@@ -18,6 +18,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 from uuid import UUID
@@ -25,6 +26,7 @@ from uuid import UUID
 from tidemill.client import admin as async_admin
 from tidemill.client import consumer as async_consumer
 from tidemill.client import producer as async_producer
+from tidemill.client.admin_groups import GroupDescription, GroupListing
 from tidemill.client.admin_types import (
     AlterOp,
     BrokerApiVersions,
@@ -44,8 +46,11 @@ from tidemill.client.admin_types import (
     TopicListing,
 )
 from tidemill.client.batches import Delivery as AsyncDelivery
+from tidemill.client.commits import OnCommit
 from tidemill.client.consumer_types import ConsumerRecord, RawBatch
 from tidemill.client.errors import BufferFullError, ClientError, ClosedError
+from tidemill.client.group_offsets import OffsetAndMetadata
+from tidemill.client.member import RebalanceListener
 from tidemill.client.producer_types import HeadersInput, RecordMetadata
 from tidemill.types import TopicPartition
 
@@ -264,6 +269,10 @@ class Producer(_Client[async_producer.Producer]):
     def buffered_bytes(self) -> int:
         return self._running.buffered_bytes
 
+    @property
+    def trouble(self) -> ClientError | None:
+        return self._running.trouble
+
     def _outcome(self, delivery: Delivery, timeout_ms: float | None) -> RecordMetadata:
         async def wait() -> RecordMetadata:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -348,6 +357,40 @@ class Consumer(_Client[async_consumer.Consumer]):
         """Read exactly these partitions."""
         self._call(self._running.assign, list(partitions))
 
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read topics with the rest of the group; the listener runs on the client's own thread."""
+        self._call(partial(self._running.subscribe, topics, pattern=pattern, listener=listener))
+
+    def unsubscribe(self) -> None:
+        self._wait(self._running.unsubscribe())
+
+    def subscription(self) -> set[str]:
+        return self._call(self._running.subscription)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit these offsets (of the next record to read), or all that was read so far."""
+        self._wait(self._running.commit(offsets))
+
+    def commit_soon(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> None:
+        self._call(self._running.commit_soon, offsets, on_commit)
+
+    def committed(
+        self, *partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return self._wait(self._running.committed(*partitions))
+
     def assignment(self) -> set[TopicPartition]:
         return self._call(self._running.assignment)
 
@@ -391,8 +434,12 @@ class Consumer(_Client[async_consumer.Consumer]):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Each record as it comes, until the consumer is closed."""
-        while self._twin is not None:
-            yield from self.poll(timeout_ms=ITERATION_WAIT_MS)
+        while (twin := self._twin) is not None:
+            records = self.poll(timeout_ms=ITERATION_WAIT_MS)
+            for index, record in enumerate(records):
+                twin._note_reading(records, index)
+                yield record
+            twin._note_reading(records, len(records))
 
     def partitions_for(self, topic: str) -> list[int]:
         return self._wait(self._running.partitions_for(topic))
@@ -475,6 +522,32 @@ class Admin(_Client[async_admin.Admin]):
 
     def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
         return self._wait(self._running.list_config_resources(types))
+
+    def list_groups(
+        self, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> list[GroupListing]:
+        return self._wait(self._running.list_groups(states, types))
+
+    def describe_groups(self, group_ids: Iterable[str]) -> Results[str, GroupDescription]:
+        return self._wait(self._running.describe_groups(group_ids))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> Results[str, None]:
+        return self._wait(self._running.delete_groups(group_ids))
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Results[TopicPartition, OffsetAndMetadata | None]:
+        return self._wait(self._running.list_group_offsets(group_id, partitions))
+
+    def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> Results[TopicPartition, None]:
+        return self._wait(self._running.alter_group_offsets(group_id, offsets))
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> Results[TopicPartition, None]:
+        return self._wait(self._running.delete_group_offsets(group_id, partitions))
 
     def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         return self._wait(self._running.describe_cluster(include_fenced=include_fenced))

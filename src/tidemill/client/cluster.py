@@ -27,6 +27,7 @@ from tidemill.client.errors import (
     ClosedError,
     RequestTimeoutError,
     SettingsError,
+    UnknownBrokerError,
     UnreachableError,
     from_code,
 )
@@ -113,9 +114,7 @@ class Cluster:
         self._check_open()
         node = self.view.nodes.get(node_id)
         if node is None:
-            raise ClientError(
-                ErrorCode.BROKER_NOT_AVAILABLE, f"broker {node_id} is not part of the cluster"
-            )
+            raise UnknownBrokerError(node_id)
         return await self._pool.get(node.address, channel)
 
     def open_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:

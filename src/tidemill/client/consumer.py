@@ -1,9 +1,13 @@
-"""`Consumer`: read records from assigned partitions.
+"""`Consumer`: read records, as a member of a group or from partitions of one's own choice.
+
+    async with Consumer("127.0.0.1:9092", group_id="audit") as consumer:
+        consumer.subscribe(["clicks"])
+        async for record in consumer:
+            ...
 
     async with Consumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("clicks", 0)])
-        async for record in consumer:
-            ...
+        records = await consumer.poll(timeout_ms=1000)
 
 Records are fetched ahead in the background, within `prefetch.max.bytes`; `poll` takes from that
 stock. Who decodes in bulk takes whole batches with `poll_batches`. One task may poll at a time.
@@ -13,18 +17,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Self
 
 from tidemill.client.admin_types import ListedOffset, OffsetSpec, Results
+from tidemill.client.classic_member import ClassicMember
 from tidemill.client.cluster import Cluster
+from tidemill.client.commits import Commits, OnCommit
 from tidemill.client.connection import Connector, connect_tcp
 from tidemill.client.consumer_types import ConsumerRecord, RawBatch
 from tidemill.client.errors import ClientError, ClosedError, RequestTimeoutError
 from tidemill.client.fetched import check, decode
 from tidemill.client.fetcher import Fetcher
+from tidemill.client.group_offsets import OUTSIDER, OffsetAndMetadata
+from tidemill.client.heartbeat_member import HeartbeatMember
 from tidemill.client.interceptors import ConsumerInterceptor, run_on_consume
+from tidemill.client.member import GroupMember, RebalanceListener
 from tidemill.client.offsets import list_offsets
 from tidemill.client.positions import PartitionState
 from tidemill.client.settings import ConsumerSettings, parse
@@ -70,6 +80,9 @@ class Consumer:
         self._clock = self._cluster.clock
         self._interceptors: Sequence[ConsumerInterceptor] = tuple(self.settings.interceptors)
         self._fetcher: Fetcher | None = None
+        self._member: GroupMember | None = None
+        self._commits: Commits | None = None
+        self._reading: tuple[list[ConsumerRecord], int] | None = None
         self._turn: list[PartitionState] = []
         self._news = asyncio.Event()
 
@@ -80,13 +93,23 @@ class Consumer:
         await self._cluster.start()
         self._fetcher = Fetcher(self.settings, self._cluster, self._news.set)
         self._fetcher.start()
+        if self.settings.group_id:
+            self._commits = Commits(self.settings, self._cluster)
 
     async def close(self) -> None:
-        fetcher, self._fetcher = self._fetcher, None
-        if fetcher is not None:
-            await fetcher.close()
-        await self._cluster.close()
-        self._news.set()
+        """Commit what was read (if that is automatic), leave the group, end all work."""
+        await self._close(commit=True)
+
+    async def _close(self, *, commit: bool) -> None:
+        try:
+            if self._fetcher is not None:
+                await self._end_group(commit=commit)
+        finally:
+            fetcher, self._fetcher = self._fetcher, None
+            if fetcher is not None:
+                await fetcher.close()
+            await self._cluster.close()
+            self._news.set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -98,18 +121,67 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        # After an error nobody knows how much of the last poll was done, except when iterating.
+        await self._close(commit=kind is None or self._reading is not None)
 
     # --- what to read ----------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions; those assigned before keep their positions.
 
-        A new one starts where `auto.offset.reset` says, unless it is sought first.
+        A new one starts where the group has committed, or else where `auto.offset.reset` says,
+        unless it is sought first.
         """
         fetcher = self._running()
+        if self._member is not None:
+            raise ValueError("this consumer has subscribed; `unsubscribe` before you assign")
+        before = set(fetcher.states)
         fetcher.assign(TopicPartition(*partition) for partition in partitions)
         self._turn = list(fetcher.states.values())
+        if self._commits is not None:
+            for state in self._turn:
+                state.awaits_start = state.position is None and state.partition not in before
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or those whose names match, together with the rest of the group.
+
+        A second call changes what is wanted. The `listener` is told, inside `poll`, of partitions
+        that come and go.
+        """
+        self._running()
+        wanted = [topics] if isinstance(topics, str) else list(topics)
+        if not self.settings.group_id:
+            raise ValueError("to subscribe, a consumer needs a `group.id`")
+        if bool(wanted) == (pattern is not None):
+            raise ValueError("subscribe to topics or to a pattern, one of the two")
+        if self._member is not None:
+            self._member.resubscribe(wanted, pattern, listener)
+            return
+        if self._turn:
+            raise ValueError(
+                "this consumer has assigned partitions; assign none before subscribing"
+            )
+        kind = HeartbeatMember if self.settings.group_protocol == "consumer" else ClassicMember
+        self._member = kind(
+            self.settings, self._cluster, _GroupHost(self), wanted, pattern, listener
+        )
+        if self._commits is not None:
+            self._commits.speak_for(self._member.identity)
+        self._member.start()
+
+    async def unsubscribe(self) -> None:
+        """Leave the group; nothing is read until the next `subscribe` or `assign`."""
+        await self._end_group(commit=True)
+
+    def subscription(self) -> set[str]:
+        """The topics that were named in `subscribe`."""
+        return set(self._member.topics) if self._member is not None else set()
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._running().states)
@@ -149,7 +221,9 @@ class Consumer:
                 while state.position is None:
                     self._raise_error_of(state)
                     self._news.clear()
-                    await self._news.wait()
+                    await self._find_starts()
+                    if state.position is None:
+                        await self._news.wait()
         except TimeoutError:
             raise RequestTimeoutError(f"the position of {partition} could not be found") from None
         return state.position
@@ -175,6 +249,113 @@ class Consumer:
     def lag(self, partition: TopicPartition) -> int | None:
         """How many records are between the position and the end, as of the last fetch."""
         return self._state(partition).lag
+
+    # --- offsets of the group --------------------------------------------------------------------
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit these offsets (of the next record to read), or all that was read so far."""
+        await self._grouped().commit(self._to_commit(offsets))
+
+    def commit_soon(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> None:
+        """Like `commit` in the background; `on_commit` hears of the outcome."""
+        self._grouped().commit_soon(self._to_commit(offsets), on_commit)
+
+    async def committed(
+        self, *partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, of these partitions or of all assigned."""
+        wanted = [TopicPartition(*p) for p in partitions] or list(self._running().states)
+        return await self._grouped().committed(wanted)
+
+    def _grouped(self) -> Commits:
+        self._running()
+        if self._commits is None:
+            raise ValueError("offsets belong to a group: give the consumer a `group.id`")
+        return self._commits
+
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return self._committable()
+        return {
+            TopicPartition(*tp): OffsetAndMetadata(at) if isinstance(at, int) else at
+            for tp, at in offsets.items()
+        }
+
+    def _committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Up to where the user is done: what was polled, but not what is being iterated over."""
+        found = {
+            state.partition: OffsetAndMetadata(state.position)
+            for state in self._running().states.values()
+            if state.position is not None
+        }
+        if self._reading is not None:
+            records, index = self._reading
+            for record in reversed(records[index:]):
+                partition = TopicPartition(record.topic, record.partition)
+                if partition in found:
+                    found[partition] = OffsetAndMetadata(record.offset)
+        return found
+
+    def _change_assignment(
+        self,
+        partitions: set[TopicPartition],
+        starts: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Read exactly these from now on: the group says so."""
+        fetcher = self._running()
+        fetcher.assign(sorted(partitions))
+        self._turn = list(fetcher.states.values())
+        for partition, start in starts.items():
+            self._move(fetcher.states[partition], partial(_seek_to_start, start=start))
+
+    async def _attend(self) -> None:
+        """What belongs to the group at the beginning of a poll."""
+        if self._member is not None:
+            await self._member.attend()
+        await self._find_starts()
+        if self._commits is not None and self.settings.enable_auto_commit:
+            self._commits.commit_if_due(self._committable)
+
+    async def _find_starts(self) -> None:
+        """Begin partitions that were assigned by hand where the group left off."""
+        waiting = {s.partition: s for s in self._turn if s.awaits_start}
+        if not waiting or self._commits is None:
+            return
+        found = await self._commits.committed(waiting)
+        for partition, state in waiting.items():
+            start = found.get(partition)
+            if not state.awaits_start:
+                continue  # Sought meanwhile.
+            state.awaits_start = False
+            if start is not None:
+                self._move(state, partial(_seek_to_start, start=start))
+        self._running().wake()
+
+    async def _end_group(self, *, commit: bool) -> None:
+        """Commit, leave, and forget the assignment."""
+        member, self._member = self._member, None
+        commits = self._commits
+        try:
+            if commits is not None and commit and self.settings.enable_auto_commit:
+                offsets = self._committable()
+                if offsets:
+                    await asyncio.gather(commits.commit(offsets), return_exceptions=True)
+        finally:
+            self._reading = None
+            if member is not None:
+                await member.close()
+                self._change_assignment(set(), {})
+            if commits is not None:
+                await commits.close()
+                commits.speak_for(lambda: OUTSIDER)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -214,13 +395,24 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Each record as it comes, until the consumer is closed."""
         while self._fetcher is not None:
-            for record in await self.poll(timeout_ms=ITERATION_WAIT_MS):
+            records = await self.poll(timeout_ms=ITERATION_WAIT_MS)
+            for index, record in enumerate(records):
+                self._note_reading(records, index)
                 yield record
+            self._note_reading(records, len(records))
+
+    def _note_reading(self, records: list[ConsumerRecord], index: int) -> None:
+        """An iteration is at this record of a poll: what comes from here on is not done."""
+        self._reading = (records, index)
 
     async def _gather(self, take: _Take, taken: Sequence[object], timeout_ms: float) -> None:
         """Go round the partitions until `take` has enough; wait if there was nothing at all."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        self._reading = None
         while True:
+            self._news.clear()
+            if self._commits is not None:
+                await self._attend()
             fetcher = self._running()
             before = fetcher.buffered_bytes
             self._go_round(take, taken)
@@ -231,7 +423,6 @@ class Consumer:
             if taken or left_ms <= 0:
                 await _let_others_work(taken_bytes)
                 return
-            self._news.clear()
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     await self._news.wait()
@@ -380,6 +571,19 @@ class Consumer:
         if error is not None:
             self._running().wake()
             raise error
+
+
+def _seek_to_start(state: PartitionState, *, start: OffsetAndMetadata) -> None:
+    state.seek(start.offset, start.leader_epoch)
+
+
+class _GroupHost:
+    """What a group member may do to its consumer."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.change_assignment = consumer._change_assignment
+        self.committable = consumer._committable
+        self.wake = consumer._news.set
 
 
 async def _let_others_work(taken_bytes: int) -> None:

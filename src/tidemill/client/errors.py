@@ -37,7 +37,24 @@ _HINTS: Mapping[ErrorCode, str] = {
     ErrorCode.UNSUPPORTED_VERSION: "the broker is too old or too new for this request",
     ErrorCode.INVALID_TIMESTAMP: "see `message.timestamp.before.max.ms` and `...after.max.ms`",
     ErrorCode.INVALID_RECORD: "a compacted topic takes no record without a key",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
     ErrorCode.CORRUPT_MESSAGE: "the bytes changed on their way; sending again usually helps",
+}
+
+# What happened to a topic or partition, for brokers that answer with a bare code.
+_PREDICATES: Mapping[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist",
+    ErrorCode.UNKNOWN_TOPIC_ID: "does not exist any more",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "cannot be: this is no valid name",
+    ErrorCode.LEADER_NOT_AVAILABLE: "has no leader right now",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "is led by another broker by now",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "does not have the offset that was asked for",
+    ErrorCode.MESSAGE_TOO_LARGE: "does not take batches that large",
+    ErrorCode.KAFKA_STORAGE_ERROR: "cannot be used: its log directory failed or its disk is full",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "has too few replicas in sync",
+    ErrorCode.REQUEST_TIMED_OUT: "did not answer in time",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "may not be used by you",
 }
 
 
@@ -63,6 +80,17 @@ class UnreachableError(ClientError):
 
     def __str__(self) -> str:
         return _plain(self)
+
+
+class UnknownBrokerError(ClientError):
+    """A broker was named by an id that no broker of the cluster has."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            f"broker {broker_id} is not part of the cluster",
+            hint="check the id with `tidemill status` or `tidemill doctor`",
+        )
 
 
 class RequestTimeoutError(ClientError):
@@ -97,6 +125,18 @@ class BufferFullError(ClientError):
         return True
 
 
+class CommitFailedError(ClientError):
+    """Offsets were not committed: this member is not what the group takes it for any more."""
+
+    def __init__(self, code: ErrorCode, group_id: str) -> None:
+        super().__init__(
+            code,
+            f"the offsets of group {group_id!r} were not committed: the group has moved on",
+            hint="poll more often, raise `max.poll.interval.ms`, or fetch fewer records per poll; "
+            "what was not committed will be read again",
+        )
+
+
 class OffsetResetError(ClientError):
     """A position is outside the log and `auto.offset.reset` says to report it."""
 
@@ -125,3 +165,13 @@ def from_code(code: int, message: str | None = None, *, hint: str | None = None)
     except ValueError:
         return ClientError(ErrorCode.UNKNOWN_SERVER_ERROR, message or f"error code {code}")
     return ClientError(known, message, hint=hint)
+
+
+def failure_of(subject: str, code: int, said: str | None = None) -> ClientError:
+    """The error of one topic or partition: what the broker said of it, or a sentence of our own."""
+    if said:
+        return from_code(code, said)
+    error = from_code(code)
+    predicate = _PREDICATES.get(error.code)
+    sentence = f"{subject} {predicate}" if predicate else f"{subject} failed: {error.code.name}"
+    return from_code(code, sentence)

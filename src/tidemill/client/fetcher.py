@@ -19,7 +19,7 @@ from tidemill.client.errors import (
     LogTruncatedError,
     OffsetResetError,
     UnsupportedError,
-    from_code,
+    failure_of,
 )
 from tidemill.client.fetch_session import CLOSE_EPOCH, SESSION_ERRORS, FetchSession, Plan, Wanted
 from tidemill.client.fetched import split_batches, unreadable
@@ -258,7 +258,7 @@ class Fetcher:
         if answer.error_code:
             session.reset()
             if answer.error_code not in SESSION_ERRORS:
-                raise from_code(answer.error_code, f"fetch from {connection.address}")
+                raise failure_of(f"the fetch from {connection.address}", answer.error_code)
             return
         session.accept(answer.session_id)
         self._read_answer(answer, asked, {w.topic_id: p.topic for p, w in wanted.items()}, node_id)
@@ -337,7 +337,7 @@ class Fetcher:
         self.buffered_bytes += state.add(batches)
 
     def _read_error(self, state: PartitionState, data: PartitionData, node_id: int) -> None:
-        error = from_code(data.error_code, str(state.partition))
+        error = failure_of(str(state.partition), data.error_code)
         if state.read_from == node_id:
             # A follower could not serve us: the leader can say more.
             state.read_from = None
@@ -386,7 +386,11 @@ class Fetcher:
     async def _resolve_forever(self) -> None:
         while True:
             self._resolver_bell.clear()
-            lost = [s for s in self.states.values() if s.position is None and s.error is None]
+            lost = [
+                state
+                for state in self.states.values()
+                if state.position is None and state.error is None and not state.awaits_start
+            ]
             self._report_unset([state for state in lost if state.reset_to is None])
             try:
                 await self._find_positions([s for s in lost if s.reset_to is not None])

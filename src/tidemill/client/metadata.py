@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidemill.client.connection import Address
-from tidemill.client.errors import ClientError, from_code
+from tidemill.client.errors import ClientError, failure_of
 from tidemill.types import ZERO_TOPIC_ID
 from tidemill.wire.messages.metadata import (
     MetadataResponse,
@@ -76,7 +76,7 @@ def merge(before: ClusterView, answer: MetadataResponse, *, all_topics: bool) ->
         name = topic.name or ""
         errors.pop(name, None)
         if topic.error_code:
-            errors[name] = from_code(topic.error_code, f"topic {name!r}")
+            errors[name] = failure_of(f"topic {name!r}", topic.error_code)
             topics.pop(name, None)
         else:
             topics[name] = _merge_topic(before.topics.get(name), topic)

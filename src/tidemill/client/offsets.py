@@ -8,7 +8,7 @@ from tidemill.client.admin_types import ListedOffset, OffsetSpec, Results
 from tidemill.client.by_leader import ask_leaders
 from tidemill.client.cluster import Cluster
 from tidemill.client.connection import Connection
-from tidemill.client.errors import ClientError, UnsupportedError, from_code
+from tidemill.client.errors import ClientError, UnsupportedError, failure_of
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.leader_epochs import (
@@ -78,7 +78,7 @@ def _listed(answer: ListOffsetsResponse) -> dict[TopicPartition, ListedOffset | 
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
             if entry.error_code:
-                results[partition] = from_code(entry.error_code, str(partition))
+                results[partition] = failure_of(str(partition), entry.error_code)
             else:
                 results[partition] = ListedOffset(entry.offset, entry.timestamp, entry.leader_epoch)
     return results
@@ -123,7 +123,7 @@ def _epoch_ends(
         for entry in topic.partitions:
             partition = TopicPartition(topic.topic, entry.partition)
             if entry.error_code:
-                results[partition] = from_code(entry.error_code, str(partition))
+                results[partition] = failure_of(str(partition), entry.error_code)
             else:
                 results[partition] = (entry.leader_epoch, entry.end_offset)
     return results

@@ -20,6 +20,7 @@ class PartitionState:
     """One assigned partition."""
 
     __slots__ = (
+        "awaits_start",
         "backing_off",
         "batches",
         "buffered_bytes",
@@ -53,6 +54,8 @@ class PartitionState:
         self.generation = 0
         self.reset_to = reset_to
         self.validating = False
+        self.awaits_start = False
+        """Where to begin is what the group has committed, which is yet to be asked."""
         self.paused = False
         self.backing_off = False
         self.stalled = False
@@ -89,7 +92,7 @@ class PartitionState:
         self.buffered_bytes = 0
         self.records = None
         self.taken = 0
-        self.validating = self.stalled = self.suspect = False
+        self.validating = self.stalled = self.suspect = self.awaits_start = False
         self.error = None
         self.read_from = None
 

@@ -275,6 +275,11 @@ class Producer:
         """Bytes of records that are not delivered yet."""
         return self._accumulator.used_bytes if self._accumulator is not None else 0
 
+    @property
+    def trouble(self) -> ClientError | None:
+        """Why records are being sent again right now; None while all goes well."""
+        return None if self._sender is None else self._sender.trouble
+
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions; waits for the topic for at most `max.block.ms`."""
         self._running()

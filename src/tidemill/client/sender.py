@@ -22,7 +22,7 @@ from tidemill.client.batches import Batch
 from tidemill.client.cluster import MAIN, Cluster
 from tidemill.client.connection import Connection
 from tidemill.client.deadlines import Deadlines
-from tidemill.client.errors import ClientError, RequestTimeoutError, UnreachableError, from_code
+from tidemill.client.errors import ClientError, RequestTimeoutError, UnreachableError, failure_of
 from tidemill.client.sequences import FORGOTTEN, Identity
 from tidemill.client.settings import INT32_MAX, ProducerSettings
 from tidemill.client.splitting import split
@@ -108,6 +108,8 @@ class Sender:
         self._asking_identity = False
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self.trouble: ClientError | None = None
+        """Why the latest batch that came back must be sent again; None while all goes well."""
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -331,12 +333,13 @@ class Sender:
                 try:
                     answer: InitProducerIdResponse = await self._cluster.call_any(request)
                     if answer.error_code:
-                        raise from_code(answer.error_code, "no producer id was given")
+                        raise failure_of("the request for a producer id", answer.error_code)
                     self._identity.assign(answer.producer_id, answer.producer_epoch)
                 except ClientError as error:
                     if not error.retriable:
                         self._refuse_all(error)
                         return
+                    self.trouble = error
                     failures += 1
                     await asyncio.sleep(self._cluster.retry_backoff.delay_ms(failures) / 1000)
         finally:
@@ -397,6 +400,7 @@ class Sender:
         if result is None:
             self._settle(queue, batch, UnreachableError("the answer lacks a partition"), True)
         elif result.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self.trouble = None
             queue.sequences.returned(batch)
             if self._idempotent:
                 queue.sequences.acknowledged(batch)
@@ -405,8 +409,8 @@ class Sender:
                 batch.log_append_time_ms = result.log_append_time_ms
                 self.accumulator.finish(batch, None)
         else:
-            what = result.error_message or str(queue.partition)
-            self._settle(queue, batch, from_code(result.error_code, what), False)
+            subject, said = str(queue.partition), result.error_message
+            self._settle(queue, batch, failure_of(subject, result.error_code, said), False)
 
     def _settle_all(self, sent: Sent, error: ClientError, *, maybe_written: bool) -> None:
         for queue, batch in sent:
@@ -447,6 +451,7 @@ class Sender:
         if batch.attempts > self._settings.retries:
             self._give_up(queue, batch, error)
             return
+        self.trouble = batch.refusal = error
         queue.put_back(batch)
         if not queue.backing_off:
             queue.backing_off = True
@@ -482,10 +487,15 @@ class Sender:
         else:
             batch.maybe_written = True
         limit_ms = self._settings.delivery_timeout_ms
+        # Without a producer id nothing is sent at all: then that is the reason.
+        refusal = batch.refusal or self.trouble
+        reason = "" if refusal is None else f": {refusal.message or refusal.code.name}"
         error = RequestTimeoutError(
             f"{batch.record_count} records for {queue.partition} were not delivered"
-            f" in delivery.timeout.ms={limit_ms}"
+            f" in delivery.timeout.ms={limit_ms}{reason}",
+            hint=None if refusal is None else refusal.hint,
         )
+        error.__cause__ = refusal
         self._give_up(queue, batch, error)
         self.ready(queue)
 

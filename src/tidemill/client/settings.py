@@ -200,6 +200,33 @@ class ConsumerSettings(CommonSettings):
         "Where to go when there is no position, or none that exists.",
         choices=("earliest", "latest", "error", "none"),
     )
+    group_id: str = _setting("", "The group to read as a member of, and to commit offsets for.")
+    group_instance_id: str | None = _setting(
+        None, "Names this member across restarts: it comes back to its partitions."
+    )
+    group_protocol: str = _setting(
+        "classic",
+        "How the group agrees on who reads what: members do it, or the broker does.",
+        choices=("classic", "consumer"),
+    )
+    group_remote_assignor: str | None = _setting(
+        None, "With `group.protocol=consumer`: the broker's assignor, `uniform` or `range`."
+    )
+    partition_assignment_strategy: str = _setting(
+        "range,cooperative-sticky",
+        "With `group.protocol=classic`: range, roundrobin, sticky, cooperative-sticky; best first.",
+    )
+    session_timeout_ms: int = _setting(
+        45_000, "A member that the broker has not heard of for so long is out.", low=1
+    )
+    heartbeat_interval_ms: int = _setting(
+        3_000, "How often a member of a classic group reports.", low=1
+    )
+    max_poll_interval_ms: int = _setting(
+        300_000, "A member that does not poll for so long leaves the group.", low=1, high=INT32_MAX
+    )
+    enable_auto_commit: bool = _setting(True, "Commit, while polling, what earlier polls returned.")
+    auto_commit_interval_ms: int = _setting(5_000, "How often that is done.", low=0, high=INT32_MAX)
     check_crcs: bool = _setting(True, "Check each batch's checksum.")
     allow_auto_create_topics: bool = _setting(True, "Let brokers create a topic that we ask for.")
     key_deserializer: Deserializer | None = _setting(None, "callable(topic, bytes) -> key.")
@@ -304,7 +331,9 @@ def _as_type(name: str, hint: Any, raw: object) -> Any:
     if hint in (int, float):
         return _as_number(name, hint, raw)
     if hint is str:
-        return str(raw)
+        return ",".join(map(str, raw)) if isinstance(raw, (list, tuple)) else str(raw)
+    if hint == str | None:
+        return None if raw is None else str(raw)
     if hint is not Any and raw is not None and get_args(hint) and not callable(raw):
         raise SettingsError(f"`{name}` must be a callable, not {raw!r}")
     return raw

@@ -5,9 +5,10 @@ with UNSUPPORTED_VERSION in the v0 layout (KIP-511; see `broker.errors`). From v
 what it is, and a name or version outside `[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is refused.
 
 Features (KIP-584): finalized are those whose behaviour is here. `metadata.version` is the release
-that all ranges together belong to; `group.version`, `transaction.version`, `share.version` and
-`eligible.leader.replicas.version` follow with groups, transactions, share groups and the cluster,
-so that no client picks a protocol that nobody answers. v4 allows a minimum of 0 in the list.
+that all ranges together belong to, `group.version` the newer group protocol. `transaction.version`,
+`share.version` and `eligible.leader.replicas.version` follow with transactions, share groups and
+the cluster, so that no client picks a protocol that nobody answers. Before v4 a feature whose
+minimum is 0 is left out of the supported ones: old clients fail on it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from tidemill.wire.messages.api_versions import (
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM_VERSION = 3
+_ZERO_MINIMUM_FROM_VERSION = 4
 
-METADATA_VERSION_MIN = 7
 METADATA_VERSION = 30
 """4.3-IV0: what Apache Kafka 4.3 reports."""
+
+FEATURES = (("group.version", 0, 1), ("metadata.version", 7, METADATA_VERSION))
+"""Name, lowest and highest level of what is here; the highest is finalized."""
 
 
 @handles(ApiKey.API_VERSIONS, 0, 4)
@@ -43,19 +47,14 @@ def api_versions(
     return ApiVersionsResponse(
         api_keys=_table(),
         supported_features=[
-            SupportedFeatureKey(
-                name="metadata.version",
-                min_version=METADATA_VERSION_MIN,
-                max_version=METADATA_VERSION,
-            )
+            SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, lowest, highest in FEATURES
+            if lowest > 0 or context.version >= _ZERO_MINIMUM_FROM_VERSION
         ],
         finalized_features_epoch=broker.image.version,
         finalized_features=[
-            FinalizedFeatureKey(
-                name="metadata.version",
-                max_version_level=METADATA_VERSION,
-                min_version_level=METADATA_VERSION,
-            )
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, _, level in FEATURES
         ],
     )
 

@@ -117,7 +117,8 @@ class FetchJob:
         limit_bytes = broker.config.int("fetch.max.bytes")
         self._max_bytes = min(request.max_bytes, limit_bytes)
         self._min_bytes = min(request.min_bytes, limit_bytes)
-        self._targets = [self._resolve(want) for want in session.wanted]
+        self._targets: list[tuple[Wanted, Partition | ErrorCode]] = []
+        self._watched: dict[Partition, Wanted] = {}
         self._readable_bytes: dict[Partition, int] = {}
         self._has_failures = False
         self._eager_left_bytes = 0
@@ -125,16 +126,34 @@ class FetchJob:
         self._deferred: Deferred[FetchResponse] | None = None
         self._wait: Wait | None = None
 
-    def _resolve(self, want: Wanted) -> tuple[Wanted, Partition | ErrorCode]:
+    def _find_targets(self) -> None:
+        """Find the partitions that the answer may have to speak of, and those to watch."""
+        self._targets = targets = []
+        self._watched = watched = {}
+        is_incremental = self._session.is_incremental
+        for want in self._session.wanted:
+            known = want.partition
+            if is_incremental and known is not None and want.has_nothing_new(known):
+                watched[known] = want
+                continue
+            target = self._resolve(want)
+            targets.append((want, target))
+            if isinstance(target, ErrorCode):
+                want.partition = None
+            else:
+                want.partition = target
+                watched[target] = want
+
+    def _resolve(self, want: Wanted) -> Partition | ErrorCode:
         topic, index = want.key
         replicas = self._broker.replicas
         if isinstance(topic, UUID):
             partition = replicas.get_by_id(topic, index)
             if partition is None and topic not in self._broker.image.topic_names:
-                return want, ErrorCode.UNKNOWN_TOPIC_ID
+                return ErrorCode.UNKNOWN_TOPIC_ID
         else:
             partition = replicas.get(topic, index)
-        return want, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition
+        return replicas.why_missing(topic, index) if partition is None else partition
 
     def start(self) -> FetchResponse | Deferred[FetchResponse]:
         """Answer at once if there is enough to say, else wait for more."""
@@ -146,8 +165,7 @@ class FetchJob:
             self._read_cold(answers)
             return self._deferred
         self._deferred = Deferred(on_abandoned=self._abandon)
-        watched = [target for _, target in self._targets if isinstance(target, Partition)]
-        self._wait = self._broker.purgatory.watch(self, watched, self._max_wait_ms)
+        self._wait = self._broker.purgatory.watch(self, self._watched, self._max_wait_ms)
         return self._deferred
 
     def _must_answer_now(self) -> bool:
@@ -155,7 +173,7 @@ class FetchJob:
             self._max_wait_ms <= 0
             or self._has_failures
             or sum(self._readable_bytes.values()) >= self._min_bytes
-            or not any(isinstance(target, Partition) for _, target in self._targets)
+            or not self._watched
         )
 
     # Waiting (`purgatory.Waiter`).
@@ -164,13 +182,12 @@ class FetchJob:
         """Whether what the partition gained is enough to answer, counting all partitions."""
         if not partition.is_leader:
             return True
-        for want, target in self._targets:
-            if target is partition:
-                if partition.readable_end(self._isolation_level) <= want.fetch_offset:
-                    return False
-                if self._min_bytes <= 1:
-                    return True
-                self._readable_bytes[partition] = self._look(want, partition)
+        want = self._watched[partition]
+        if partition.readable_end(self._isolation_level) <= want.fetch_offset:
+            return False
+        if self._min_bytes <= 1:
+            return True
+        self._readable_bytes[partition] = self._look(want, partition)
         return sum(self._readable_bytes.values()) >= self._min_bytes
 
     def _look(self, want: Wanted, partition: Partition) -> int:
@@ -204,6 +221,7 @@ class FetchJob:
 
     def _read_all(self) -> Answers:
         """Read every wanted partition within the request's limits, in the client's order."""
+        self._find_targets()
         self._cold = []
         self._readable_bytes = {}
         self._has_failures = False

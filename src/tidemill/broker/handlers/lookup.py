@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.broker.context import Broker
-from tidemill.errors import ApiError, ErrorCode
+from tidemill.errors import ApiError
 from tidemill.replication.partition import Partition
 
 NOT_ASKED = -(2**31)
@@ -22,6 +22,6 @@ def leading_partition(
     """The partition, if this broker leads it in the epoch that the client knows."""
     partition = broker.replicas.get(topic, index)
     if partition is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise ApiError(broker.replicas.why_missing(topic, index))
     partition.check_leader(current_leader_epoch)
     return partition

@@ -16,6 +16,7 @@ refuses those without a transactional id: no transaction can have begun.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from tidemill.broker.context import Broker
 from tidemill.broker.deferred import Deferred
@@ -66,6 +67,16 @@ def produce(
     return response
 
 
+class _Uncommitted(NamedTuple):
+    """An append that is in the log and may not be acked yet."""
+
+    partition: Partition
+    result: PartitionProduceResponse
+    info: AppendInfo
+    failed_flushes: int
+    """How many flushes of the partition had failed when it was appended."""
+
+
 class ProduceJob:
     """One produce request: the appends, and the wait for those that are not committed yet."""
 
@@ -87,7 +98,7 @@ class ProduceJob:
         self._request = request
         self._acks = request.acks
         self._response = ProduceResponse()
-        self._uncommitted: list[tuple[Partition, PartitionProduceResponse, AppendInfo]] = []
+        self._uncommitted: list[_Uncommitted] = []
         self._pending = 0
         self._deferred: Deferred[ProduceResponse] | None = None
         self.first_error: str | None = None
@@ -105,7 +116,7 @@ class ProduceJob:
         if not (self._uncommitted or self._pending):
             return self._response
         self._deferred = Deferred()
-        watched = {partition: None for partition, _, _ in self._uncommitted}
+        watched = {entry.partition: None for entry in self._uncommitted}
         self._broker.purgatory.watch(self, watched, self._request.timeout_ms)
         return self._deferred
 
@@ -123,6 +134,7 @@ class ProduceJob:
         except ApiError as error:
             self._fail(result, None, error)
             return result
+        failed_flushes = partition.failed_flushes
         try:
             outcome = partition.append(records, required_acks=self._acks)
         except ApiError as error:
@@ -130,33 +142,41 @@ class ProduceJob:
             return result
         if isinstance(outcome, PendingAppend):
             self._pending += 1
-            outcome.then = partial(self._append_done, partition, result)
+            outcome.then = partial(self._append_done, partition, result, failed_flushes)
         else:
-            self._succeed(result, partition, outcome)
+            self._succeed(result, partition, outcome, failed_flushes)
         return result
 
     def _find(self, topic: TopicProduceData, index: int) -> Partition:
         broker = self._broker
-        if self._context.version >= _TOPIC_IDS_FROM_VERSION:
+        by_id = self._context.version >= _TOPIC_IDS_FROM_VERSION
+        if by_id:
             partition = broker.replicas.get_by_id(topic.topic_id, index)
             if partition is None and topic.topic_id not in broker.image.topic_names:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         else:
             partition = broker.replicas.get(topic.name, index)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            asked = topic.topic_id if by_id else topic.name
+            raise ApiError(broker.replicas.why_missing(asked, index))
         if partition.settings.log.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return partition
 
     def _succeed(
-        self, result: PartitionProduceResponse, partition: Partition, info: AppendInfo
+        self,
+        result: PartitionProduceResponse,
+        partition: Partition,
+        info: AppendInfo,
+        failed_flushes: int,
     ) -> None:
         result.base_offset = info.base_offset
         result.log_append_time_ms = info.append_time_ms
         result.log_start_offset = info.log_start_offset
         if not partition.may_ack(self._acks, info):
-            self._uncommitted.append((partition, result, info))
+            entry = _Uncommitted(partition, result, info, failed_flushes)
+            if partition.failed_flushes == failed_flushes or not self._settle(entry):
+                self._uncommitted.append(entry)
 
     def _fail(
         self, result: PartitionProduceResponse, partition: Partition | None, error: ApiError
@@ -195,15 +215,19 @@ class ProduceJob:
                 self._response.node_endpoints.append(node)
 
     def _append_done(
-        self, partition: Partition, result: PartitionProduceResponse, outcome: AppendOutcome
+        self,
+        partition: Partition,
+        result: PartitionProduceResponse,
+        failed_flushes: int,
+        outcome: AppendOutcome,
     ) -> None:
         """A conversion is through: its batch is in the log now, or refused."""
         self._pending -= 1
         if isinstance(outcome, ApiError):
             self._fail(result, partition, outcome)
         else:
-            self._succeed(result, partition, outcome)
-            if self._uncommitted and self._uncommitted[-1][1] is result:
+            self._succeed(result, partition, outcome, failed_flushes)
+            if self._uncommitted and self._uncommitted[-1].result is result:
                 self._broker.purgatory.watch(self, (partition,), self._request.timeout_ms)
         self._maybe_complete()
 
@@ -213,29 +237,29 @@ class ProduceJob:
         """Settle what the partition's move commits or makes impossible; True when all is."""
         still_open = []
         for entry in self._uncommitted:
-            if entry[0] is not partition or not self._settle(*entry):
+            if entry.partition is not partition or not self._settle(entry):
                 still_open.append(entry)
         self._uncommitted = still_open
         return not still_open and self._pending == 0
 
-    def _settle(
-        self, partition: Partition, result: PartitionProduceResponse, info: AppendInfo
-    ) -> bool:
+    def _settle(self, entry: _Uncommitted) -> bool:
+        partition = entry.partition
         try:
             # A leader that was deposed while the client waited must not ack (rule B10).
             partition.check_leader()
-            if not partition.may_ack(self._acks, info):
+            if not partition.may_ack(self._acks, entry.info):
+                partition.check_flushes(entry.failed_flushes)
                 return False
             if self._acks == ACKS_ALL:
                 partition.check_enough_in_sync(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         except ApiError as error:
-            self._fail(result, partition, error)
+            self._fail(entry.result, partition, error)
         return True
 
     def finish(self) -> None:
         """Answer; what is still not committed has timed out."""
-        for _, result, _ in self._uncommitted:
-            result.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+        for entry in self._uncommitted:
+            entry.result.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
         self._uncommitted = []
         if self._deferred is not None and self._pending == 0:
             self._deferred.complete(self._response)

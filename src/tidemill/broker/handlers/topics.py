@@ -68,7 +68,12 @@ async def delete_topics(
         named = [DeleteTopicState(name=name) for name in request.topic_names]
         return DeleteTopicsResponse(
             responses=[
-                DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_code=error.code)
+                DeletableTopicResult(
+                    name=each.name,
+                    topic_id=each.topic_id,
+                    error_code=error.code,
+                    error_message=error.message,
+                )
                 for each in [*named, *request.topics]
             ]
         )

@@ -1,0 +1,66 @@
+"""Whose data directories are: asked before anything is opened in them.
+
+A directory that a Kafka, or `kafka-storage.sh`, prepared says in `meta.properties` to which cluster
+and which node it belongs. A broker that comes up in it without a store of its own joins that
+cluster instead of inventing one; another node's directory is refused while it is still untouched.
+Partitions in it that this cluster knows nothing of are kept as they are, and named in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from tidemill.image import ClusterImage
+from tidemill.storage.checkpoint import read_identity
+from tidemill.storage.disk_errors import DiskError
+from tidemill.storage.files import Files
+from tidemill.storage.log import Log
+from tidemill.storage.manager import DirInUseError
+
+log = logging.getLogger(__name__)
+
+_NAMED_MAX = 10
+
+
+def cluster_of(files: Files, directories: Iterable[str], node_id: int) -> str:
+    """The id of the cluster that the directories belong to; empty when they are all new.
+
+    A `node_id` below 0 is one that is still to be given out.
+    """
+    cluster_id, found_in = "", ""
+    for directory in directories:
+        try:
+            identity = read_identity(files, directory)
+        except DiskError:
+            continue  # A directory that cannot be read is offline; others may serve.
+        if identity is None:
+            continue
+        if node_id >= 0 and identity.node_id != node_id:
+            raise DirInUseError(
+                f"{directory} belongs to node {identity.node_id}, this broker is {node_id}; "
+                f"set node.id={identity.node_id}, or use another log directory"
+            )
+        if cluster_id and identity.cluster_id != cluster_id:
+            raise DirInUseError(
+                f"{found_in} belongs to cluster {cluster_id} and {directory} to "
+                f"{identity.cluster_id}; one broker cannot serve both"
+            )
+        cluster_id, found_in = identity.cluster_id, directory
+    return cluster_id
+
+
+def report_strays(logs: Iterable[Log], image: ClusterImage) -> None:
+    """Say once, at the start, which partitions on disk belong to no topic: nobody deletes them."""
+    strays = sorted(each.directory for each in logs if not _is_known(each, image))
+    if strays:
+        more = f" and {len(strays) - _NAMED_MAX} more" if len(strays) > _NAMED_MAX else ""
+        log.warning(
+            "%d partitions on disk belong to no topic of this cluster and are left alone: %s%s",
+            len(strays), ", ".join(strays[:_NAMED_MAX]), more,
+        )  # fmt: skip
+
+
+def _is_known(stored: Log, image: ClusterImage) -> bool:
+    topic = image.topic(stored.topic_partition.topic)
+    return topic is not None and topic.topic_id == stored.topic_id

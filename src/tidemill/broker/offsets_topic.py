@@ -1,0 +1,71 @@
+"""Makes `__consumer_offsets` when the first group asks for its coordinator.
+
+The topic has the partitions, the segment size and the replicas that the broker's settings say.
+`offsets.topic.replication.factor` is 3 by default; a cluster with fewer brokers gets as many
+replicas as it has brokers, unless somebody set the number and so meant it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tidemill.config import Source
+from tidemill.coordinators.coordinator import OFFSETS_TOPIC
+from tidemill.errors import ErrorCode, TidemillError
+from tidemill.wire.messages.topics import CreatableTopic, CreatableTopicConfig
+
+if TYPE_CHECKING:
+    from tidemill.config import BrokerConfig
+    from tidemill.controller import Controller
+    from tidemill.image import ClusterImage
+
+log = logging.getLogger(__name__)
+
+
+class OffsetsTopic:
+    """One creation at a time, however many clients wait for it."""
+
+    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
+        self._controller = controller
+        self._config = config
+        self._creation: asyncio.Task[None] | None = None
+
+    async def ensure(self, image: ClusterImage) -> None:
+        """Return when the topic is there, or when it could not be made."""
+        if image.topic(OFFSETS_TOPIC) is not None:
+            return
+        if self._creation is None or self._creation.done():
+            self._creation = asyncio.get_running_loop().create_task(self._create(image))
+        # A client that gives up must not take the creation with it.
+        await asyncio.shield(self._creation)
+
+    async def _create(self, image: ClusterImage) -> None:
+        try:
+            (result,) = await self._controller.create_topics([self._wanted(image)])
+        except TidemillError as error:
+            log.warning("%s was not created: %s", OFFSETS_TOPIC, error)
+            return
+        if result.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+            log.warning("%s was not created: %s", OFFSETS_TOPIC, result.error_message)
+
+    def _wanted(self, image: ClusterImage) -> CreatableTopic:
+        config = self._config
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.int("offsets.topic.segment.bytes")),
+        }
+        return CreatableTopic(
+            name=OFFSETS_TOPIC,
+            num_partitions=config.int("offsets.topic.num.partitions"),
+            replication_factor=self._replication_factor(image),
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
+
+    def _replication_factor(self, image: ClusterImage) -> int:
+        wanted = self._config.int("offsets.topic.replication.factor")
+        if self._config.source("offsets.topic.replication.factor") is not Source.DEFAULT:
+            return wanted
+        return max(1, min(wanted, len(image.alive_brokers())))

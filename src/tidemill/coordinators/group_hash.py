@@ -1,0 +1,24 @@
+"""Which partition of the offsets topic a group lives in: Java's string hash, as Kafka computes it.
+
+Every client and every broker must agree on it, and so must a log that was written by Kafka.
+"""
+
+from __future__ import annotations
+
+_MASK = 0xFFFFFFFF
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode`: over UTF-16 code units, in 32 bits with a sign."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for position in range(0, len(data), 2):
+        unit = (data[position] << 8) | data[position + 1]
+        value = (value * 31 + unit) & _MASK
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_of(group_id: str, partition_count: int) -> int:
+    """The group's partition; the one number without an absolute value counts as zero."""
+    value = java_string_hash(group_id)
+    return (0 if value == -(1 << 31) else abs(value)) % partition_count

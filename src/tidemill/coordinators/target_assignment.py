@@ -1,0 +1,169 @@
+"""A change of a group on paper: what it will be once the records drafted here are replayed.
+
+A heartbeat may change what a member wants, the topics a pattern stands for, the group's epoch and
+the target assignment, each depending on the one before. `Draft` applies them to copies and gathers
+the records; the group itself changes when they are replayed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from tidemill.coordinators import subscriptions
+from tidemill.coordinators.assignors import ASSIGNORS, NO_PARTITIONS, Partitions, Subscriber
+from tidemill.coordinators.consumer_member import (
+    ConsumerMember,
+    assignment_record,
+    metadata_record,
+    target_record,
+    tombstones,
+)
+from tidemill.coordinators.records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from tidemill.coordinators.result import CoordinatorRecord
+from tidemill.image import ClusterImage
+from tidemill.types import TopicId
+
+
+class GroupView(Protocol):
+    """What a draft starts from: a group's replayed state."""
+
+    group_id: str
+    members: dict[str, ConsumerMember]
+    group_epoch: int
+    assignment_epoch: int
+    metadata_hash: int
+    target: dict[str, Partitions]
+    resolved: dict[str, frozenset[str]]
+
+
+class Draft:
+    """One change under way; `records` is what it comes to."""
+
+    def __init__(self, group: GroupView, image: ClusterImage, now_ms: int) -> None:
+        self._group_id = group.group_id
+        self._image = image
+        self._now_ms = now_ms
+        self.records: list[CoordinatorRecord] = []
+        self.members: Mapping[str, ConsumerMember] = group.members
+        self.target: Mapping[str, Partitions] = group.target
+        self.resolved: Mapping[str, frozenset[str]] = group.resolved
+        self.group_epoch = group.group_epoch
+        self.assignment_epoch = group.assignment_epoch
+        self.metadata_hash = group.metadata_hash
+
+    # --- members ---------------------------------------------------------------------------------
+
+    def say(self, member: ConsumerMember) -> None:
+        """The member said something new about itself."""
+        self.members = {**self.members, member.member_id: member}
+        self.records.append(metadata_record(self._group_id, member))
+
+    def give(self, member: ConsumerMember) -> None:
+        """The member's epoch, state or partitions changed."""
+        self.members = {**self.members, member.member_id: member}
+        self.records.append(assignment_record(self._group_id, member))
+
+    def remove(self, member_id: str) -> None:
+        self.members = {key: m for key, m in self.members.items() if key != member_id}
+        self.target = {key: t for key, t in self.target.items() if key != member_id}
+        self.records += tombstones(self._group_id, member_id)
+
+    def aim(self, member_id: str, partitions: Partitions) -> None:
+        """Write one member's part of the target assignment."""
+        self.target = {**self.target, member_id: partitions}
+        self.records.append(target_record(self._group_id, member_id, partitions))
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    def resolve_patterns(self, *, anew: bool) -> bool:
+        """Find the topics of patterns that are new, or with `anew` of all; True if any changed."""
+        used = subscriptions.patterns(self.members.values())
+        changed = False
+        for pattern in sorted(used):
+            before = self.resolved.get(pattern)
+            if before is None or anew:
+                topics = subscriptions.resolve(pattern, self._image)
+                if topics != before:
+                    self._write_pattern(pattern, topics)
+                    changed = True
+        for pattern in sorted(self.resolved.keys() - used):
+            self._drop_pattern(pattern)
+        return changed
+
+    def _write_pattern(self, pattern: str, topics: frozenset[str]) -> None:
+        self.resolved = {**self.resolved, pattern: topics}
+        key = ConsumerGroupRegularExpressionKey(group_id=self._group_id, regular_expression=pattern)
+        value = ConsumerGroupRegularExpressionValue(
+            topics=sorted(topics), version=self._image.version, timestamp=self._now_ms
+        )
+        self.records.append(CoordinatorRecord(key, value))
+
+    def _drop_pattern(self, pattern: str) -> None:
+        self.resolved = {key: t for key, t in self.resolved.items() if key != pattern}
+        key = ConsumerGroupRegularExpressionKey(group_id=self._group_id, regular_expression=pattern)
+        self.records.append(CoordinatorRecord(key, None))
+
+    def current_hash(self) -> int:
+        """The hash of everything that anybody wants, as it is now."""
+        names: set[str] = set()
+        for member in self.members.values():
+            names |= subscriptions.topic_names(member, self.resolved)
+        return subscriptions.metadata_hash(names, self._image)
+
+    # --- epochs and the target -------------------------------------------------------------------
+
+    def bump(self, metadata_hash: int) -> None:
+        """Begin a new epoch of the group."""
+        self.group_epoch += 1
+        self.metadata_hash = metadata_hash
+        value = ConsumerGroupMetadataValue(epoch=self.group_epoch, metadata_hash=metadata_hash)
+        key = ConsumerGroupMetadataKey(group_id=self._group_id)
+        self.records.append(CoordinatorRecord(key, value))
+
+    def assign(self, assignor: str) -> None:
+        """Compute the target of the group's epoch and write what changed of it."""
+        counts = self._partition_counts()
+        subscribers = {m.member_id: self._subscriber(m) for m in self.members.values()}
+        following = ASSIGNORS[assignor](subscribers, counts)
+        for member_id in sorted(following):
+            if member_id not in self.target or following[member_id] != self.target[member_id]:
+                self.records.append(target_record(self._group_id, member_id, following[member_id]))
+        self.target = following
+        self.assignment_epoch = self.group_epoch
+        key = ConsumerGroupTargetAssignmentMetadataKey(group_id=self._group_id)
+        value = ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=self.group_epoch, assignment_timestamp=self._now_ms
+        )
+        self.records.append(CoordinatorRecord(key, value))
+
+    def _partition_counts(self) -> dict[TopicId, int]:
+        names: set[str] = set()
+        for member in self.members.values():
+            names |= subscriptions.topic_names(member, self.resolved)
+        topics = (self._image.topics.get(name) for name in names)
+        return {topic.topic_id: len(topic.partitions) for topic in topics if topic is not None}
+
+    def _subscriber(self, member: ConsumerMember) -> Subscriber:
+        wanted = subscriptions.topic_names(member, self.resolved)
+        return Subscriber(
+            topics=subscriptions.topic_ids(wanted, self._image),
+            owned=self.target.get(member.member_id, NO_PARTITIONS),
+            instance_id=member.instance_id,
+        )
+
+
+def preferred_assignor(members: Iterable[ConsumerMember], offered: Sequence[str]) -> str:
+    """The assignor that most members ask for; the first on offer where nobody asks."""
+    votes = Counter(m.server_assignor for m in members if m.server_assignor in offered)
+    if not votes:
+        return offered[0]
+    return min(votes, key=lambda name: (-votes[name], offered.index(name or "")))  # type: ignore[return-value]
