@@ -38,6 +38,7 @@ demo: setup ## A broker, traffic, and what came through; ends by itself.
 	$(BIN)/python -m tidemill.cli.main demo
 
 bench: setup ## Tidemill beside Apache Kafka: ratios with spread, and a plot in bench/out.
+	$(BIN)/python -m bench.timers
 	$(BIN)/python -m bench.run
 
 clean: ## Remove what the other targets made.

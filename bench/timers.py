@@ -1,6 +1,6 @@
 """What a million timers cost: insert, cancel and expire on the timing wheel, beside a heap.
 
-Run it with `python bench/timers.py [count]`. The delays are those of a busy broker: spread over a
+Run it with `python -m bench.timers [count]`. The delays are those of a busy broker: spread over a
 minute. The garbage collector is off while the clock runs, as the broker freezes what is long-lived.
 """
 

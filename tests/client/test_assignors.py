@@ -32,7 +32,7 @@ def shown(shares: Shares) -> dict[str, list[str]]:
 
 def remembered(
     name: str, topics: tuple[str, ...], had: set[TopicPartition], generation: int
-) -> Subscription:  # noqa: E501
+) -> Subscription:
     """A member's subscription as it travels, with what it had in that generation."""
     data = ASSIGNORS[name].user_data(had, generation)
     written = encode_subscription(Subscription(topics, data, frozenset(had), generation))
@@ -135,7 +135,7 @@ def test_cooperative_members_get_nothing_that_another_still_has() -> None:
 
 def test_the_sticky_user_data_is_kafka_s_byte_for_byte() -> None:
     written = ASSIGNORS["sticky"].user_data({TopicPartition("t", 1), TopicPartition("t", 0)}, 5)
-    assert written == bytes.fromhex("0000000100017400000002000000000000000100000005")  # noqa: E501
+    assert written == bytes.fromhex("0000000100017400000002000000000000000100000005")
     assert ASSIGNORS["sticky"].user_data(set(), -1) is None
     assert ASSIGNORS["cooperative-sticky"].user_data(set(), 5) == bytes.fromhex("00000005")
 
