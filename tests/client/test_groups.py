@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from tidemill.client import Admin, ClientError, Consumer, ConsumerRecord, Producer, blocking
 from tidemill.client.admin_types import NewTopic
 from tidemill.client.group_offsets import OffsetAndMetadata
+from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
 CLASSIC: list[dict[str, Any]] = [
@@ -24,6 +25,21 @@ NEWER: list[dict[str, Any]] = [
     {"group_protocol": "consumer", "group_remote_assignor": "range"},
 ]
 ANY = [CLASSIC[0], CLASSIC[3], NEWER[0]]
+
+
+QUICK = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.assignment.interval.ms": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker whose groups do not take their time."""
+    with BrokerProcess(tmp_path_factory.mktemp("group-broker") / "data", QUICK) as broker:
+        yield broker
 
 
 def name_of(settings: Any) -> str:

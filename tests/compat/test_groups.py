@@ -170,6 +170,31 @@ def test_the_newer_protocol(group_broker: BrokerProcess, topic: str) -> None:
     assert committed(group_broker, f"g-{topic}", topic) == dict.fromkeys(range(PARTITIONS), 10)
 
 
+@pytest.mark.parametrize("client", MEMBERS)
+def test_a_group_moves_to_the_newer_protocol_and_back(
+    group_broker: BrokerProcess, topic: str, client: str
+) -> None:
+    """KIP-848: members of both protocols in one live group, on the way up and on the way down."""
+    group = f"g-{topic}"
+    produce(group_broker, topic, 60)
+    old = MEMBERS[client](group_broker.bootstrap, group, topic)
+    old.start()
+    eventually(lambda: old.assigned == ALL, "a classic member has all")
+    settings = {"group.protocol": "consumer"}
+    new = ConfluentMember(group_broker.bootstrap, group, topic, **settings)
+    new.start()
+    eventually(lambda: split_among(old, new), "members of both protocols share")
+    new.stop()
+    eventually(lambda: old.assigned == ALL, "the classic member has all again")
+    new = ConfluentMember(group_broker.bootstrap, group, topic, **settings)
+    new.start()
+    eventually(lambda: split_among(old, new), "they share again")
+    old.stop()
+    eventually(lambda: new.assigned == ALL, "the newer protocol has all")
+    new.stop()
+    assert committed(group_broker, group, topic) == dict.fromkeys(range(PARTITIONS), 10)
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_broker_restart_under_a_stable_group(tmp_path: Path, how: str) -> None:
     """rule J7: no rebalance and no lost commit, whether the broker went in good order or not."""

@@ -30,7 +30,7 @@ def bench() -> Bench:
 def test_the_first_member_gets_everything_at_once(bench: Bench) -> None:
     member = BenchMember(bench, "a", ["t"])
     answer = member.beat()
-    assert (answer.member_id, answer.member_epoch) == ("a", 1)
+    assert (answer.member_id, answer.member_epoch) == ("a", 2)
     assert answer.heartbeat_interval_ms == 5_000
     member.reconcile()
     assert member.partitions == tp(0, 1, 2, 3)
@@ -44,15 +44,15 @@ def test_a_partition_is_revoked_before_it_is_assigned(bench: Bench) -> None:
     settle(first, rounds=2)
     second.beat()
     second.reconcile()
-    assert second.epoch == 2
+    assert second.epoch == 3
     assert second.partitions == set()
     told = first.beat()
-    assert (told.member_epoch, len(first.given)) == (1, 1)
+    assert (told.member_epoch, len(first.given)) == (2, 1)
     assert bench.group.state == GroupState.RECONCILING.value
     second.beat()
     assert second.given == {}
     first.reconcile()
-    assert first.beat().member_epoch == 2
+    assert first.beat().member_epoch == 3
     second.beat()
     second.reconcile()
     assert first.partitions | second.partitions == tp(0, 1, 2, 3)
@@ -180,9 +180,9 @@ def test_the_assignment_waits_for_its_interval() -> None:
     settle(first, rounds=1)
     second.beat()
     assert bench.group.state == GroupState.ASSIGNING.value
-    assert bench.group.assignment_epoch == 1
-    bench.pass_time(1_000)
     assert bench.group.assignment_epoch == 2
+    bench.pass_time(1_000)
+    assert bench.group.assignment_epoch == 3
     settle(first, second, rounds=3)
     assert bench.group.state == GroupState.STABLE.value
 
@@ -310,13 +310,13 @@ def test_who_may_commit(bench: Bench) -> None:
     settle(first, second)
     bench.group.check_commit("a", first.epoch, [kept])
     held = [(topic, p) for p in bench.group.members["a"].assigned[topic]]
-    bench.group.check_commit("a", 1, held)  # Older, but it has had them since then.
+    bench.group.check_commit("a", 2, held)  # Older, but it has had them since then.
     cases: list[tuple[str, int, list[Any], ErrorCode]] = [
         ("", -1, [], ErrorCode.UNKNOWN_MEMBER_ID),
         ("x", 1, [], ErrorCode.UNKNOWN_MEMBER_ID),
         ("a", first.epoch + 1, held, ErrorCode.STALE_MEMBER_EPOCH),
-        ("a", 1, [], ErrorCode.STALE_MEMBER_EPOCH),
-        ("b", 1, [(topic, p) for p in range(4)], ErrorCode.STALE_MEMBER_EPOCH),
+        ("a", 2, [], ErrorCode.STALE_MEMBER_EPOCH),
+        ("b", 2, [(topic, p) for p in range(4)], ErrorCode.STALE_MEMBER_EPOCH),
     ]
     for member_id, epoch, partitions, code in cases:
         with pytest.raises(ApiError) as caught:
@@ -335,11 +335,11 @@ def test_the_description(bench: Bench) -> None:
     described = bench.group.describe(bench.image)
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == (
         "Stable",
-        1,
-        1,
+        2,
+        2,
     )
     (shown,) = described.members
-    assert (shown.member_id, shown.client_id, shown.member_epoch) == ("a", "client", 1)
+    assert (shown.member_id, shown.client_id, shown.member_epoch) == ("a", "client", 2)
     assert shown.assignment == shown.target_assignment
     assert shown.assignment.topic_partitions[0].topic_name == "t"
     assert shown.member_type == 1

@@ -58,6 +58,8 @@ INTENDED: list[Difference] = [
         "Kafka writes min.insync.replicas into the cluster's defaults when it formats its storage",
     ),
     Difference("DESCRIBE_CONFIGS", "unknown kind", r".*\.error_message", _OWN_WORDS),
+    Difference("CONSUMER_GROUP_HEARTBEAT", "bad pattern", "error_message", _OWN_WORDS),
+    Difference("CONSUMER_GROUP_HEARTBEAT", "while it is there", "error_message", _OWN_WORDS),
     Difference("DESCRIBE_CLUSTER", "controllers", "error_message", _OWN_WORDS),
     Difference("FIND_COORDINATOR", "unknown type", r"(.*\.)?error_message", _OWN_WORDS),
     Difference("DESCRIBE_PRODUCERS", "no such topic", r".*\.error_message", _OWN_WORDS),

@@ -31,7 +31,9 @@ from tidemill.wire.messages.groups import (
     SyncGroupRequestAssignment,
 )
 
-_INVENTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_INVENTED = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|^[A-Za-z0-9_-]{22}$"
+)
 SESSION_MS = 10_000
 
 

@@ -67,6 +67,13 @@ def ask_partition(
     return answer
 
 
+def finished(answer: R) -> Deferred[R]:
+    """An answer that is there already, among others that are not."""
+    found: Deferred[R] = Deferred()
+    found.complete(answer)
+    return found
+
+
 def ask_late(
     broker: Broker,
     group_id: str,

@@ -153,7 +153,6 @@ CONSUMER_GROUPS = (
             "members of both are in: `disabled`, `upgrade`, `downgrade` or `bidirectional`."
         ),
         constraint=one_of_ignoring_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.coordinator.threads",

@@ -69,6 +69,10 @@ if TYPE_CHECKING:
     from tidemill.config import BrokerConfig
 
 
+FIRST_EPOCH = 1
+"""The epoch of a group that nobody has subscribed in yet."""
+
+
 class GroupState(StrEnum):
     """As clients read it."""
 
@@ -116,7 +120,7 @@ class ConsumerGroup:
     ) -> None:
         self.group_id = group_id
         self.members: dict[str, ConsumerMember] = {}
-        self.group_epoch = 0
+        self.group_epoch = FIRST_EPOCH
         self.assignment_epoch = 0
         self.metadata_hash = 0
         self.target: dict[str, Partitions] = {}
@@ -236,8 +240,7 @@ class ConsumerGroup:
         draft = Draft(self, self._image, info.now_ms)
         before, replaced_id = self._identify(request, reported, draft)
         member = self._listen(before, request, info, draft)
-        is_new = member.member_id not in self.members and replaced_id is None
-        self._follow_metadata(before, member, draft, is_new=is_new)
+        self._follow_metadata(before, member, draft)
         self._assign_if_due(draft, info.now_ms)
         after = self._advance(member, replaced_id, reported, draft)
         self._watch_session(after.member_id)
@@ -280,13 +283,11 @@ class ConsumerGroup:
             return member, None
         if holder is None:
             return self._newcomer(request), None
-        if holder.member_id == request.member_id:
-            return holder, None
         if not holder.is_away:
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join "
-                f"the group because the instance id is owned by member {holder.member_id}.",
+                f"the group because the instance id is owned by {holder.member_id} member.",
             )
         return self._replace(holder, request.member_id or self._new_id(), draft), holder.member_id
 
@@ -364,12 +365,11 @@ class ConsumerGroup:
         return said
 
     def _follow_metadata(
-        self, before: ConsumerMember, member: ConsumerMember, draft: Draft, *, is_new: bool
+        self, before: ConsumerMember, member: ConsumerMember, draft: Draft
     ) -> None:
         """Begin a new epoch if what the group reads is not what it was."""
-        wants_other = is_new or (
-            (before.topic_names, before.topic_regex) != (member.topic_names, member.topic_regex)
-        )
+        wants = (member.topic_names, member.topic_regex)
+        wants_other = wants != (before.topic_names, before.topic_regex)
         if not wants_other and self._checked_image is self._image:
             return
         changed = draft.resolve_patterns(anew=self._checked_image is not self._image)

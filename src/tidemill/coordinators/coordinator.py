@@ -38,6 +38,7 @@ SETTINGS = (
     "group.consumer.max.size",
     "group.consumer.assignors",
     "group.consumer.assignment.interval.ms",
+    "group.consumer.migration.policy",
     "offset.metadata.max.bytes",
     "offsets.retention.minutes",
     "offsets.load.buffer.size",
@@ -159,6 +160,7 @@ class GroupCoordinator:
 
 
 def shard_settings(config: BrokerConfig) -> ShardSettings:
+    policy = config.str("group.consumer.migration.policy").lower()
     return ShardSettings(
         classic=ClassicSettings(
             initial_rebalance_delay_ms=config.int("group.initial.rebalance.delay.ms"),
@@ -167,6 +169,8 @@ def shard_settings(config: BrokerConfig) -> ShardSettings:
             max_session_timeout_ms=config.int("group.max.session.timeout.ms"),
         ),
         consumer=ConsumerGroupConfig.of(config),
+        may_upgrade=policy in ("upgrade", "bidirectional"),
+        may_downgrade=policy in ("downgrade", "bidirectional"),
         metadata_max=config.int("offset.metadata.max.bytes"),
         offsets_retention_ms=config.int("offsets.retention.minutes") * _MS_PER_MINUTE,
     )

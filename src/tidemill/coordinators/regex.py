@@ -128,7 +128,7 @@ class _Parser:
 
     def _take(self) -> str:
         if self.at_end:
-            raise RegexError("it ends too early")
+            raise RegexError("unexpected end of expression")
         self.position += 1
         return self._text[self.position - 1]
 
@@ -173,7 +173,7 @@ class _Parser:
         if char == "\\":
             return self._escape()
         if char in "*+?":
-            raise RegexError(f"`{char}` at position {self.position - 1} repeats nothing")
+            raise RegexError(f"missing argument to repetition operator: `{char}`")
         if char in "^$":
             return self._anchor(at_start=char == "^")
         return self._one(self._literal(char))
@@ -186,14 +186,14 @@ class _Parser:
                 return self._empty()
         piece = self.alternatives(depth + 1)
         if not self._accept(")"):
-            raise RegexError("a group is not closed")
+            raise RegexError("missing closing )")
         return piece
 
     def _named(self) -> bool:
         """`(?<name>` is a group, `(?<=` and `(?<!` look behind."""
         following = self._text[self.position + 1 : self.position + 2]
         if following in ("=", "!", ""):
-            raise RegexError("look-around is not supported")
+            raise RegexError("invalid or unsupported Perl syntax: look-around")
         self.position += 1
         return True
 
@@ -213,7 +213,7 @@ class _Parser:
             elif char == "i":
                 self._ignore_case = turn_on
             elif char not in "sU":
-                raise RegexError(f"`(?{char}` is not supported")
+                raise RegexError(f"invalid or unsupported Perl syntax: `(?{char}`")
 
     def _repeated(
         self, piece: _Piece, begin: int, end: int, depth: int, ignore_case: bool
@@ -223,7 +223,7 @@ class _Parser:
             return piece
         self._accept("?")  # Lazy or not: whether the whole name matches is the same.
         if self.peek() in ("*", "+"):
-            raise RegexError(f"`{self.peek()}` at position {self.position} repeats a repetition")
+            raise RegexError(f"invalid nested repetition operator: `{self.peek()}`")
         low, high = bounds
         after = self.position
         copies = [piece]
@@ -285,7 +285,7 @@ class _Parser:
         if char == "x":
             return self._literal(self._hex())
         if char.isalnum():
-            raise RegexError(f"`\\{char}` is not supported")
+            raise RegexError(f"invalid escape sequence: `\\{char}`")
         return self._literal(char)
 
     def _hex(self) -> str:
@@ -326,7 +326,7 @@ class _Parser:
         if high == "\\":
             high = self._take()
         if high < low:
-            raise RegexError(f"the range `{low}-{high}` is the wrong way round")
+            raise RegexError(f"invalid character class range: `{low}-{high}`")
         if self._ignore_case:
             return lambda c: low <= c.lower() <= high or low <= c.upper() <= high
         return lambda c: low <= c <= high

@@ -27,6 +27,7 @@ from tidemill.coordinators.classic_group import (
 )
 from tidemill.coordinators.classic_state import ClassicState, JoinReply, SyncReply
 from tidemill.coordinators.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from tidemill.coordinators.mixed_group import MixedGroup, can_upgrade, upgrade_records
 from tidemill.coordinators.offsets import (
     Committed,
     CommittedOffsets,
@@ -65,8 +66,9 @@ from tidemill.wire.messages.offsets import (
 TOMBSTONES_PER_STEP = 500
 """Offsets that one step of a clean-up removes: a batch of them must fit any size limit."""
 _MEMBER_EPOCH_FROM_VERSION = 9
+_EPOCH_BEFORE_THE_FIRST = 1
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | MixedGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class ShardSettings:
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
     metadata_max: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    may_upgrade: bool = True
+    may_downgrade: bool = True
 
 
 class Surroundings:
@@ -105,6 +109,7 @@ class GroupShard:
         self.offsets = CommittedOffsets()
         self._around = around
         self._timers = timers
+        self._is_loaded = False
         self._services = ClassicServices(
             timers, around.clock.now_ms, around.new_member_id, lambda: around.settings.classic
         )
@@ -113,9 +118,8 @@ class GroupShard:
 
     def join(self, request: JoinGroupRequest, info: RequestInfo, reply: JoinReply) -> Result[None]:
         group = self.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup) and group.members:
-            reply(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
-            return Result()
+        if isinstance(group, MixedGroup) and group.members:
+            return group.classic_join(request, info, self._around.image, reply)
         if isinstance(group, ClassicGroup):
             return group.join(request, info, reply)
         if request.member_id != UNKNOWN_MEMBER:
@@ -125,7 +129,7 @@ class GroupShard:
 
     def _join_first(
         self,
-        former: ConsumerGroup | None,
+        former: MixedGroup | None,
         request: JoinGroupRequest,
         info: RequestInfo,
         reply: JoinReply,
@@ -153,22 +157,28 @@ class GroupShard:
 
     def sync(self, request: SyncGroupRequest, info: RequestInfo, reply: SyncReply) -> Result[None]:
         group = self.groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup):
-            reply(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
-            return Result()
-        return group.sync(request, info, reply)
+        if isinstance(group, ClassicGroup):
+            return group.sync(request, info, reply)
+        if group is not None:
+            return group.classic_sync(request, reply)
+        reply(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        return Result()
 
     def heartbeat(self, request: HeartbeatRequest) -> Result[HeartbeatResponse]:
         group = self.groups.get(request.group_id)
         code = ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):
             code = group.heartbeat(request)
+        elif group is not None:
+            code = group.classic_heartbeat(request)
         return Result(HeartbeatResponse(error_code=int(code)))
 
     def leave(self, group_id: str, leaving: list[MemberIdentity]) -> Result[LeaveGroupResponse]:
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.leave(leaving)
+        if group is not None:
+            return group.classic_leave(leaving)
         unknown = [
             MemberResponse(
                 member_id=identity.member_id,
@@ -185,13 +195,14 @@ class GroupShard:
         self, request: ConsumerGroupHeartbeatRequest, info: RequestInfo
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         known = self.groups.get(request.group_id)
-        if isinstance(known, ConsumerGroup):
+        if isinstance(known, MixedGroup):
             return known.heartbeat(request, info, self._around.image)
-        if isinstance(known, ClassicGroup) and known.state is not ClassicState.EMPTY:
-            return _refused(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group."
-            )
+        refusal = None if known is None else self._why_not_upgrade(known)
+        if refusal is not None:
+            return _refused(ErrorCode.GROUP_ID_NOT_FOUND, refusal)
         group = self._new_consumer_group(request.group_id)
+        group.group_epoch = _EPOCH_BEFORE_THE_FIRST
+        former = [] if known is None else self._upgrade(known, group, info.now_ms)
         self.groups[request.group_id] = group
         result = group.heartbeat(request, info, self._around.image)
         answer = cast(ConsumerGroupHeartbeatResponse, result.response)
@@ -204,23 +215,52 @@ class GroupShard:
             return result
 
         def settled(error: ErrorCode) -> None:
-            if error is not ErrorCode.NONE and group.group_epoch == 0:
+            if error is not ErrorCode.NONE:
                 self._put_back(group, known)
 
-        former = [] if known is None else [_group_tombstone(request.group_id)]
+        if known is not None:
+            known.close(ErrorCode.REBALANCE_IN_PROGRESS)
+        group.on_loaded()
         return Result(answer, former + result.records, settled)
 
-    def _new_consumer_group(self, group_id: str) -> ConsumerGroup:
+    def _why_not_upgrade(self, group: ClassicGroup) -> str | None:
+        if group.state is ClassicState.EMPTY:
+            return None
+        if not self._around.settings.may_upgrade:
+            return f"Group {group.group_id} is not a consumer group."
+        if not can_upgrade(group):
+            return (
+                f"Cannot upgrade classic group {group.group_id} to consumer group because the "
+                "group does not use the consumer embedded protocol."
+            )
+        return None
+
+    def _upgrade(
+        self, known: ClassicGroup, group: MixedGroup, now_ms: int
+    ) -> list[CoordinatorRecord]:
+        """Give the new group the members of the classic one; the records that say so."""
+        records = []
+        if known.members:
+            records = upgrade_records(known, self._around.image, now_ms)
+        for record in records:
+            _replay_into(group, *record)
+        return [_group_tombstone(known.group_id), *records]
+
+    def _new_consumer_group(self, group_id: str) -> MixedGroup:
         around = self._around
-        return ConsumerGroup(
+        group = MixedGroup(
             group_id, self._timers, around.clock, around.random, around.settings.consumer
         )
+        group.may_downgrade = around.settings.may_downgrade
+        return group
 
-    def _put_back(self, group: ConsumerGroup, former: Group | None) -> None:
+    def _put_back(self, group: MixedGroup, former: ClassicGroup | None) -> None:
         """A group that was made for a request that failed goes as it came."""
         if self.groups.get(group.group_id) is group:
             group.on_unloaded()
             self._restore(group.group_id, former)
+            if former is not None and former.members:
+                former.start()
 
     # Offsets.
 
@@ -425,16 +465,20 @@ class GroupShard:
             group = ClassicGroup(group_id, self._services)
             group.load(value)
             self.groups[group_id] = group
+            if self._is_loaded and group.members:
+                # A live group of the newer protocol became this one: its members join again.
+                group.start()
+                group.rebalance()
 
     def _replay_consumer(self, key: object, value: object) -> None:
         group_id = cast(str, key.group_id)  # type: ignore[attr-defined]
         group = self.groups.get(group_id)
         if isinstance(key, r.ConsumerGroupMetadataKey) and value is None:
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, MixedGroup):
                 group.on_unloaded()
                 del self.groups[group_id]
             return
-        if not isinstance(group, ConsumerGroup):
+        if not isinstance(group, MixedGroup):
             if value is None:
                 return
             group = self.groups[group_id] = self._new_consumer_group(group_id)
@@ -449,6 +493,7 @@ class GroupShard:
                 yield group.start()
             else:
                 group.on_loaded()
+        self._is_loaded = True
         yield from self.forget_deleted_topics(None)
 
     def on_unloaded(self, error: ErrorCode) -> None:

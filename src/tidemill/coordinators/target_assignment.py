@@ -140,8 +140,10 @@ class Draft:
         self.target = following
         self.assignment_epoch = self.group_epoch
         key = ConsumerGroupTargetAssignmentMetadataKey(group_id=self._group_id)
+        # An assignment of nothing moved nobody, so the next one need not keep its distance.
+        at_ms = self._now_ms if any(following.values()) else 0
         value = ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=self.group_epoch, assignment_timestamp=self._now_ms
+            assignment_epoch=self.group_epoch, assignment_timestamp=at_ms
         )
         self.records.append(CoordinatorRecord(key, value))
 

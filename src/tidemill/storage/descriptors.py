@@ -1,4 +1,4 @@
-"""A bounded set of open file descriptors, least recently used first out.
+"""A bounded set of open file descriptors; those that are not in use make room for others.
 
 A descriptor in use by a thread is never closed under it: a closed number may already belong to
 another file. So each use is a lease, and dropping a leased one closes it when it comes back.
@@ -45,6 +45,7 @@ class DescriptorCache:
         self._files_max = files_max
         self._entries: OrderedDict[str, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
+        self._takes_newest = True
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -110,10 +111,17 @@ class DescriptorCache:
         return os.open(path, flags, 0o644)
 
     def _evict(self, wanted: int) -> int:
-        """Close up to `wanted` of the longest unused descriptors that nobody is using."""
+        """Close up to `wanted` descriptors that nobody is using; how many.
+
+        By turns the longest unused one and the one used last. Were it always the former, going
+        round slightly more files than fit would find every single one closed: ten thousand
+        partitions that are written to in turn do just that.
+        """
+        self._takes_newest = not self._takes_newest
+        entries = self._entries.values()
+        order = reversed(entries) if self._takes_newest else iter(entries)
         # Few are in use at a time, so the first ones of the order do: no walk through them all.
-        unused = (entry for entry in self._entries.values() if not entry.users)
-        idle = list(islice(unused, wanted))
+        idle = list(islice((entry for entry in order if not entry.users), wanted))
         for entry in idle:
             del self._entries[entry.path]
             os.close(entry.fd)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import RequestContext, handles
-from tidemill.broker.group_requests import all_of, ask, request_info
+from tidemill.broker.group_requests import all_of, ask, finished, request_info
 from tidemill.broker.handlers.group_admin import GROUP_OPERATIONS
 from tidemill.broker.handlers.lookup import NOT_ASKED
 from tidemill.coordinators.result import Result
@@ -72,8 +72,14 @@ def _describe(broker: Broker, group_id: str, operations: int) -> Deferred[Descri
     def operation(shard: GroupShard) -> Result[DescribedGroup]:
         described = shard.consumer_group(group_id).describe(broker.image)
         described.authorized_operations = operations
+        for member in described.members:
+            member.subscribed_topic_regex = member.subscribed_topic_regex or ""
         return Result(described)
 
+    if not group_id:
+        return finished(
+            DescribedGroup(group_id=group_id, error_code=int(ErrorCode.INVALID_GROUP_ID))
+        )
     return ask(
         broker,
         group_id,

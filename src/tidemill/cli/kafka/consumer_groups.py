@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli.group_moves import STATES, ends, readers
 from tidemill.cli.kafka import common, group_resets
 from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
-from tidemill.errors import ErrorCode
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
 NONE = "-"
-TYPES = ("Classic", "Consumer", "Share", "Streams")
+TYPES = ("Consumer", "Classic")
 _NEED_GROUP = ("describe", "delete", "reset_offsets", "delete_offsets")
 
 _JAVA_ERRORS: dict[ErrorCode, tuple[str, str]] = {
@@ -88,16 +88,19 @@ async def _work(options: argparse.Namespace) -> int:
         "reset_offsets": group_resets.reset,
         "delete_offsets": _delete_offsets,
     }
-    from tidemill.errors import ApiError
-
     async with common.for_client(target, "admin").admin() as admin:
         try:
             await work[action](admin, options)
         except ApiError as error:
-            print_error(f"Executing consumer group command failed due to {_java_text(error)}")
+            _give_up(_java_text(error), _java_trace(error))
         except (ToolError, OSError) as error:
-            print_error(f"Executing consumer group command failed due to {error}")
+            _give_up(str(error), f"java.lang.RuntimeException: {error}")
     return 0
+
+
+def _give_up(text: str, trace: str) -> None:
+    print_error(f"Executing consumer group command failed due to {text}")
+    common.err(trace)
 
 
 def print_error(text: str) -> None:
@@ -111,17 +114,21 @@ def java_error(error: ClientError) -> str:
     return f"org.apache.kafka.common.errors.{name}: {text or error.message or ''}"
 
 
-def _java_text(error: object) -> str:
-    from tidemill.client.errors import ClientError
+def _java_text(error: ApiError) -> str:
+    name, text = _JAVA_ERRORS.get(error.code, ("", ""))
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return text
+    if name:
+        return f"org.apache.kafka.common.errors.{name}: {error.message or text}"
+    return common.message_of(error)
 
-    if isinstance(error, ClientError):
-        name, text = _JAVA_ERRORS.get(error.code, ("", ""))
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return text
-        if name:
-            return f"org.apache.kafka.common.errors.{name}: {error.message or text}"
-        return common.message_of(error)
-    return str(error)
+
+def _java_trace(error: ApiError) -> str:
+    """The first line of the trace that Kafka's tool leaves on stderr."""
+    name, text = _JAVA_ERRORS.get(error.code, ("", ""))
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"org.apache.kafka.common.errors.{name}: {text}"
+    return f"java.util.concurrent.ExecutionException: {_java_text(error)}"
 
 
 def _camel(name: str) -> str:
@@ -180,7 +187,7 @@ def _validate(pattern: str) -> int:
 
 async def _list(admin: Admin, options: argparse.Namespace) -> None:
     states = _filter(options.state, STATES, "state")
-    types = _filter(options.type, TYPES, "type")
+    types = _filter(options.type, TYPES, "types")
     found = await admin.list_groups(states, [name.lower() for name in types])
     groups = [g for g in found if g.protocol_type in ("consumer", "") or g.type == "consumer"]
     if options.state is None and options.type is None:
@@ -203,7 +210,8 @@ def _filter(text: str | None, known: Sequence[str], what: str) -> list[str]:
     wrong = [word for word in words if word.lower() not in by_name]
     if wrong:
         raise UsageError(
-            f"Invalid {what} list '{text}'. Valid {what}s are: {', '.join(known)}",
+            f"Invalid {what} list '{text}'. Valid {what.removesuffix('s')}s are: "
+            f"{', '.join(known)}",
             with_options=False,
         )
     return [by_name[word.lower()] for word in words]
@@ -212,8 +220,12 @@ def _filter(text: str | None, known: Sequence[str], what: str) -> list[str]:
 def _table(
     columns: Sequence[tuple[str, Sequence[str], int]], *, blank_line: bool = True, last: bool = True
 ) -> None:
-    """Left-aligned columns of at least so many characters; `last` pads the last one, too."""
-    widths = [max(least, *(len(cell) for cell in cells), 0) for _, cells, least in columns]
+    """Left-aligned columns of at least so many characters, or if negative of exactly so many;
+    `last` pads the last one, too."""
+    widths = [
+        -least if least < 0 else max([least, *(len(cell) for cell in cells)])
+        for _, cells, least in columns
+    ]
     widths[-1] = widths[-1] if last else 0
     heads = [head for head, _, _ in columns]
     if blank_line:
@@ -237,8 +249,7 @@ async def _describe(admin: Admin, options: argparse.Namespace) -> None:
     described = (await admin.describe_groups(names)).raise_first()
     for name in names:
         group = described[name]
-        if options.state != "":
-            _remark(group)
+        _remark(group)
         if options.members:
             _print_members(group, verbose=options.verbose)
         elif options.state is not None:
@@ -320,6 +331,8 @@ def _print_members(group: GroupDescription, *, verbose: bool) -> None:
             ("TARGET-EPOCH", [target for _ in found], 15),
             ("TARGET-ASSIGNMENT", [_by_topic(m.target or ()) for m in found], 20),
         ]
+    else:
+        columns.append(("", ["" for _ in found], 0))
     _table(columns)
 
 
@@ -386,6 +399,6 @@ async def _delete_offsets(admin: Admin, options: argparse.Namespace) -> None:
         [
             ("TOPIC", [tp.topic for tp, _ in rows], 15),
             ("PARTITION", [str(tp.partition) for tp, _ in rows], 10),
-            ("STATUS", [f"Error: {java_error(e)}" if e else "Successful" for _, e in rows], 15),
+            ("STATUS", [f"Error: {java_error(e)}" if e else "Successful" for _, e in rows], -15),
         ]
     )

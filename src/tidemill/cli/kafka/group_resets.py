@@ -37,6 +37,8 @@ _DURATION = re.compile(
     r"(-)?P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
 
+UNQUOTED_MAX = 24
+
 Offsets = dict[TopicPartition, int]
 
 
@@ -88,6 +90,7 @@ async def reset(admin: Admin, options: argparse.Namespace) -> None:
                 f"Assignments can only be reset if the group '{name}' is inactive, "
                 f"but the current state is {group.state}."
             )
+            plans[name] = {}
             continue
         plans[name] = await _plan(admin, name, options)
         if options.execute:
@@ -100,7 +103,7 @@ async def reset(admin: Admin, options: argparse.Namespace) -> None:
 
 def _print_table(plans: Mapping[str, Offsets]) -> None:
     rows = [(g, tp, at) for g, plan in plans.items() for tp, at in sorted(plan.items())]
-    group_width = max([15, *(len(g) for g, _, _ in rows)])
+    group_width = max([15, *map(len, plans)])
     topic_width = max([15, *(len(tp.topic) for _, tp, _ in rows)])
     out()
     for cells in [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"),
@@ -113,9 +116,14 @@ def _print_csv(plans: Mapping[str, Offsets]) -> None:
     several = len(plans) > 1
     for group, plan in plans.items():
         for tp, offset in sorted(plan.items()):
-            prefix = f"{group}," if several else ""
-            out(f"{prefix}{tp.topic},{tp.partition},{offset}")
+            prefix = f"{_quoted(group)}," if several else ""
+            out(f"{prefix}{_quoted(tp.topic)},{tp.partition},{offset}")
     out()
+
+
+def _quoted(name: str) -> str:
+    """Kafka's CSV writer does not look into long names for what needs quotes: they get them."""
+    return f'"{name}"' if len(name) > UNQUOTED_MAX else name
 
 
 async def _plan(admin: Admin, group: str, options: argparse.Namespace) -> Offsets:

@@ -1,0 +1,187 @@
+"""A live group moves between the protocols: what is stored of it, and what happens if it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.coordinators.shard_world import ShardWorld
+
+from tidemill.client.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
+from tidemill.coordinators.classic_group import ClassicGroup, ClassicSettings
+from tidemill.coordinators.classic_state import ClassicState
+from tidemill.coordinators.mixed_group import MixedGroup
+from tidemill.coordinators.shard import ShardSettings
+from tidemill.errors import ErrorCode
+from tidemill.types import TopicPartition
+from tidemill.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from tidemill.wire.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+NO_WAIT = ClassicSettings(initial_rebalance_delay_ms=0)
+NEW = "newer-member"
+
+
+class Migration:
+    """One classic member with both partitions of topic t, and what happens to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.world = ShardWorld(ShardSettings(classic=NO_WAIT, **settings))
+        self.world.topic("t", 1, 2)
+        self.member_id, self.generation = "", -1
+        joined = self.join()
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self.sync(encode_assignment([TopicPartition("t", 0), TopicPartition("t", 1)]))
+
+    def join(self, *owned: int) -> Any:
+        subscription = Subscription(
+            ("t",), owned=frozenset(TopicPartition("t", each) for each in owned)
+        )
+        protocol = JoinGroupRequestProtocol(
+            name="range", metadata=encode_subscription(subscription)
+        )
+        request = JoinGroupRequest(
+            group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=20_000,
+            member_id=self.member_id, protocol_type="consumer", protocols=[protocol],
+        )  # fmt: skip
+        answers: list[Any] = []
+        info = self.world.info("old", 2)
+        self.world.run(lambda shard: shard.join(request, info, answers.append))
+        self.world.wait(1)
+        return answers[0]
+
+    def sync(self, assignment: bytes = b"") -> Any:
+        plan = [SyncGroupRequestAssignment(member_id=self.member_id, assignment=assignment)]
+        request = SyncGroupRequest(
+            group_id="g", generation_id=self.generation, member_id=self.member_id, assignments=plan
+        )
+        answers: list[Any] = []
+        info = self.world.info()
+        self.world.run(lambda shard: shard.sync(request, info, answers.append))
+        return answers[0]
+
+    def beat(self) -> ErrorCode:
+        request = HeartbeatRequest(
+            group_id="g", generation_id=self.generation, member_id=self.member_id
+        )
+        (answer,) = self.world.run(lambda shard: shard.heartbeat(request))
+        return ErrorCode(answer.error_code)
+
+    def newer(self, epoch: int = 0) -> Any:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=NEW, member_epoch=epoch, rebalance_timeout_ms=20_000,
+            subscribed_topic_names=["t"], topic_partitions=[],
+        )  # fmt: skip
+        info = self.world.info("new", 1)
+        (answer,) = self.world.run(lambda shard: shard.consumer_heartbeat(request, info))
+        return answer
+
+    @property
+    def kind(self) -> type[Any]:
+        return type(self.group)
+
+    @property
+    def group(self) -> Any:
+        return self.world.shard.groups["g"]
+
+
+def test_up_and_down_again() -> None:
+    it = Migration()
+    assert it.newer().error_code == 0
+    assert it.kind is MixedGroup
+    assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    joined = it.join(0, 1)
+    assert joined.generation_id == it.generation
+    (kept,) = decode_assignment(it.sync().assignment)
+    it.generation = it.join(kept.partition).generation_id
+    it.sync()
+    assert it.beat() is ErrorCode.NONE
+    assert it.newer(it.group.group_epoch).error_code == 0
+    it.newer(-1)
+    assert it.kind is ClassicGroup
+    assert it.group.state is ClassicState.PREPARING_REBALANCE
+    assert it.join(kept.partition).error_code == 0
+
+
+def test_a_mixed_group_survives_a_restart() -> None:
+    it = Migration()
+    it.newer()
+    it.world.restart()
+    assert it.kind is MixedGroup
+    assert it.group.members[it.member_id].classic is not None
+    assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    it.newer(-1)
+    it.world.restart()
+    assert it.kind is ClassicGroup
+    assert list(it.group.members) == [it.member_id]
+
+
+def test_a_classic_member_keeps_its_own_session_timeout() -> None:
+    it = Migration()
+    it.newer()
+    it.world.wait(9_999)
+    assert it.member_id in it.group.members
+    it.world.wait(1)
+    assert set(it.group.members) == {NEW}
+
+
+def test_a_classic_member_that_does_not_join_again_is_out() -> None:
+    """It reports, and does not do what it is told: the rebalance timeout ends that."""
+    it = Migration()
+    it.newer()
+    for _ in range(4):
+        assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+        it.world.wait(5_000)
+        it.newer(it.group.members[NEW].member_epoch)
+    it.world.wait(20_000)
+    assert it.member_id not in it.group.members
+
+
+def test_an_upgrade_that_cannot_be_stored_changes_nothing() -> None:
+    it = Migration()
+    it.world.refuse_appends()
+    assert it.newer() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    it.world.refuse_appends(refuse=False)
+    assert it.kind is ClassicGroup
+    assert it.beat() is ErrorCode.NONE
+    it.world.wait(10_000)
+    assert it.group.state is ClassicState.EMPTY
+
+
+def test_a_policy_that_forbids_it() -> None:
+    it = Migration(may_upgrade=False)
+    assert it.newer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert it.beat() is ErrorCode.NONE
+    it = Migration(may_downgrade=False)
+    it.newer()
+    it.newer(-1)
+    assert it.kind is MixedGroup
+
+
+def test_an_empty_classic_group_becomes_one_of_the_newer_protocol() -> None:
+    it = Migration()
+    it.world.wait(10_000)
+    assert it.group.state is ClassicState.EMPTY
+    assert it.newer().member_epoch > 0
+    it.world.restart()
+    assert set(it.group.members) == {NEW}
+
+
+def test_an_empty_newer_group_becomes_a_classic_one() -> None:
+    it = Migration()
+    it.world.wait(10_000)
+    it.newer()
+    it.newer(-1)
+    it.member_id = ""
+    assert it.join().error_code == 0
+    it.world.restart()
+    assert it.kind is ClassicGroup
