@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.frame import decode_response, encode_request
@@ -30,13 +30,19 @@ from tidemill.wire.messages.produce import (
 from tidemill.wire.records import Record, build_batch
 
 LIMIT_S = 300
+PARTITIONS_AT_ONCE_MAX = 2_000
+"""Kafka refuses requests that make more than about this many at a time."""
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> dict[str, Any]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     begin = time.perf_counter()
-    future = admin.create_topics([NewTopic(topic, partitions, 1)], request_timeout=LIMIT_S)[topic]
-    future.result()
+    count = min(partitions, PARTITIONS_AT_ONCE_MAX)
+    admin.create_topics([NewTopic(topic, count, 1)], request_timeout=LIMIT_S)[topic].result()
+    while count < partitions:
+        count = min(partitions, count + PARTITIONS_AT_ONCE_MAX)
+        grown = admin.create_partitions([NewPartitions(topic, count)], request_timeout=LIMIT_S)
+        grown[topic].result()
     elapsed = time.perf_counter() - begin
     # A topic is ready when every partition has a leader.
     deadline = time.monotonic() + LIMIT_S

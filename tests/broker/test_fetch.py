@@ -212,6 +212,33 @@ async def test_sessions_over_the_wire(client: Client, topic_id: UUID) -> None:
     assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
+async def test_a_quiet_session_hears_of_everything_that_changes(
+    client: Client, server: BrokerServer, topic_id: UUID
+) -> None:
+    """Partitions without news are passed over unread, and each kind of change ends that."""
+    await produce(client, "t", batch([b"a"]))
+    opened = await fetch(client, "t", 1, session_epoch=0)
+    quiet = FetchRequest(max_wait_ms=0, session_id=opened.session_id, session_epoch=1, topics=[])
+    assert (await client.ask(quiet, 12)).responses == []
+    partition = server.broker.replicas.get("t", 0)
+    assert partition is not None
+
+    partition.log.advance_log_start(1)
+    quiet.session_epoch = 2
+    assert only(await client.ask(quiet, 12)).log_start_offset == 1
+
+    quiet.session_epoch, quiet.max_wait_ms, quiet.min_bytes = 3, 5_000, 1
+    waiting = asyncio.ensure_future(client.ask(quiet, 12))
+    await asyncio.sleep(0.05)
+    async with connect(server.port) as other:
+        await produce(other, "t", batch([b"b"]))
+    assert offsets(only(await waiting)) == [(1, 1)]
+
+    partition.mark_gone()
+    caught_up = fetch_request("t", 2, session_id=opened.session_id, session_epoch=4)
+    assert only(await client.ask(caught_up, 12)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 async def test_a_large_answer_arrives_whole(client: Client, topic_id: UUID) -> None:
     for number in range(30):
         await produce(client, "t", batch([bytes([number]) * 100_000]), acks=1)

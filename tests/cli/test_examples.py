@@ -30,6 +30,7 @@ def place(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     here = tmp_path_factory.mktemp("examples")
     install(here / "bin")
     (here / "events.txt").write_text("one\ntwo\n")
+    (here / "offsets.csv").write_text("clicks,0,1\n")
     (here / "server.properties").write_text("num.partitions=2\n")
     (here / "config").mkdir()
     (here / "config" / "profiles.toml").write_text(f'[profiles.local]\nbootstrap = "{bootstrap}"\n')
@@ -48,13 +49,15 @@ def make_logs(here: Path) -> None:
 
 
 def prepare(bootstrap: str, example: str, here: Path) -> None:
-    """Each example finds the topics `clicks` and `orders` unless it creates them."""
+    """Each example finds the topics `clicks` and `orders` unless it creates them, and a group."""
     target = ("-b", bootstrap, "--yes")
     if "topic create" in example:
         quick("topic", "delete", "--regex", "clicks|orders", *target)
     else:
         quick("topic", "create", "clicks", "orders", "-p", "2", "--if-not-exists", *target)
         quick("produce", "clicks", "-p", "0", *target, stdin="a\nb\nc\nd\ne\n")
+    if " audit" in example:
+        quick("group", "seek", "audit", "--to", "3", "-t", "clicks", "--execute", *target)
     shutil.rmtree(here / "imported", ignore_errors=True)
 
 

@@ -73,6 +73,27 @@ def test_few_descriptors_serve_many_files(files: OsFiles, tmp_path: Path) -> Non
     assert files.open_files <= 8
 
 
+def test_going_round_a_few_files_too_many_finds_most_of_them_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Always closing the longest unused one would close exactly the next one that is wanted."""
+    files, opened = OsFiles(open_files_max=100), 0
+    real = os.open
+
+    def counting(path: str, flags: int, mode: int = 0o777) -> int:
+        nonlocal opened
+        opened += 1
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", counting)
+    for _ in range(10):
+        for number in range(105):
+            files.write_at(f"{tmp_path}/{number}", 0, (b"x",))
+    assert files.open_files <= 100
+    assert opened < 105 + 9 * 105 // 4
+    files.close_all()
+
+
 def test_a_descriptor_in_use_is_not_closed(files: OsFiles, tmp_path: Path) -> None:
     path = f"{tmp_path}/busy"
     files.write_at(path, 0, (b"x",))

@@ -36,7 +36,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
         "tidemill consume clicks -o -10 -e -f '%p@%o %k %v\\n'",
         "tidemill consume clicks -o @-1h:end --format json",
         "tidemill consume clicks -p 0 -o 1:3 -n 2",
-        "tidemill consume clicks -g audit",
+        "tidemill consume clicks -g audit -n 100 -e",
     ],
 )
 async def consume(
