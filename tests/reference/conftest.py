@@ -41,4 +41,5 @@ def pair(apache_kafka: SharedKafka, tidemill_broker: BrokerProcess) -> Iterator[
 def name(request: pytest.FixtureRequest, worker_id: str) -> str:
     """A topic name of this test's own, the same on both systems and on no other worker."""
     test = request.node.name.replace("[", "-").replace("]", "")
-    return f"{test}-{worker_id}".replace("test_", "")
+    module = request.node.path.stem
+    return f"{module}-{test}-{worker_id}".replace("test_", "")

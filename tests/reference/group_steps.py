@@ -57,7 +57,9 @@ class Line(Peer):
 
     def has_answer(self, within_s: float) -> bool:
         assert self._socket is not None
-        return bool(select.select([self._socket], [], [], within_s)[0])
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(within_s * 1000))
 
 
 class Stage:
