@@ -203,14 +203,24 @@ def test_consume_into_a_closed_pipe_is_no_failure(
 
 def test_ctrl_c_prints_how_much_came(bootstrap: str, ten_records: str) -> None:
     command = [sys.executable, "-m", "tidemill.cli", "consume", ten_records, "-b", bootstrap]
-    process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    for _ in range(10):
-        process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    with subprocess.Popen(
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As under a terminal: a job in a script's background is started with SIGINT ignored, and
+        # its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(10):
+                process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert process.returncode == Exit.INTERRUPTED
     assert err.strip() == "10 messages, 10 bytes"
 
