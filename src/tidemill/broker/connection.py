@@ -4,7 +4,7 @@ Bytes arrive in `buffer_updated`; `_handle_frames` takes whole frames from the b
 each request to its handler in arrival order (rule G7). The connection stops taking requests
 
 * while the peer does not read its answers (`pause_writing`),
-* while `IN_FLIGHT_MAX` answers are owed,
+* while `outbox.IN_FLIGHT_MAX` answers are owed,
 * while a large frame waits for room in `RequestMemory`;
 
 and after `REQUESTS_PER_TURN_MAX` requests other connections get their turn. Deadlines ask for a
@@ -19,14 +19,14 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemill.broker import errors as error_answers
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext
-from tidemill.broker.outbox import Outbox, Part, Slot
+from tidemill.broker.outbox import Outbox, Slot
 from tidemill.broker.receive import SIZE_BYTES, ReceiveBuffer, Scratch
 from tidemill.broker.request_memory import SMALL_FRAME_BYTES, RequestMemory
 from tidemill.errors import WireError
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 128
 REQUESTS_PER_TURN_MAX = 32
 FRAME_WINDOW_BYTES = 1024 * 1024
 """A frame may take longer than its timeout only if it received this much in that time."""
@@ -220,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_frames(self) -> None:
         """Handle the whole frames of the buffer, as far as the connection's bounds let it."""
-        buffer = self._buffer
+        buffer, outbox = self._buffer, self._outbox
         view, end = buffer.view, buffer.end
         left_in_turn = REQUESTS_PER_TURN_MAX
         self._has_unhandled = False
@@ -233,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             frame_end = start + SIZE_BYTES + size
             if frame_end > end:
                 break
-            if self._is_blocked() or left_in_turn == 0:
+            if left_in_turn == 0 or outbox.is_blocked:
                 self._has_unhandled = True
                 break
             left_in_turn -= 1
@@ -245,12 +244,9 @@ class Connection(asyncio.BufferedProtocol):
         if left_in_turn == 0 and self._has_unhandled:
             self._loop.call_soon(self._on_room)
 
-    def _is_blocked(self) -> bool:
-        return self._outbox.paused or len(self._outbox) >= IN_FLIGHT_MAX
-
     def _on_room(self) -> None:
         """The peer has read, or an answer has gone: go on with what waits in the buffer."""
-        if self._has_unhandled and not self._closed and not self._is_blocked():
+        if self._has_unhandled and not self._closed and not self._outbox.is_blocked:
             self._handle_frames()
 
     def _settle_buffer(self) -> None:
@@ -350,12 +346,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort(f"{entry.key.name} failed: {error!r}")
                 return
         if response.__class__ is entry.response_type:
-            self._outbox.send(self._encode(context, response))
+            self._outbox.send(
+                encode_response(context.api_key, context.version, context.correlation_id, response)
+            )
         elif response is not None:
             self._answer_later(entry, context, request, response)
-
-    def _encode(self, context: RequestContext, response: Any) -> Sequence[Part]:
-        return encode_response(context.api_key, context.version, context.correlation_id, response)
 
     def _answer_later(
         self,
@@ -412,7 +407,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed:
             return
         self._active_at_ms = self._clock.monotonic_ms()
-        parts = () if response is None else self._encode(context, response)
+        if response is None:
+            self._outbox.fill(slot, ())
+            return
+        parts = encode_response(context.api_key, context.version, context.correlation_id, response)
         self._outbox.fill(slot, parts)
 
     def _refuse_api(self, entry: Registration | None, header: RequestHeader) -> None:

@@ -17,6 +17,9 @@ from tidemill.broker.deferred import Deferred
 from tidemill.errors import ApiError
 from tidemill.executor import Executor
 
+IN_FLIGHT_MAX = 128
+"""How many answers may be owed before the next request has to wait."""
+
 BYTES_PER_TURN_MAX = 2 * 1024 * 1024
 """After this many stored bytes other connections get their turn."""
 
@@ -76,9 +79,9 @@ class Outbox:
         return len(self._slots) + (1 if self._stream else 0)
 
     @property
-    def paused(self) -> bool:
-        """Whether the peer reads too slowly to be sent more."""
-        return self._paused
+    def is_blocked(self) -> bool:
+        """Whether no request may be taken before the peer has read, or an answer has gone."""
+        return self._paused or len(self._slots) >= IN_FLIGHT_MAX
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send an answer that is ready, after those owed before it."""
@@ -126,10 +129,11 @@ class Outbox:
     def _write(self, parts: Sequence[Part]) -> None:
         if self._closed:
             return
+        if len(parts) == 1 and isinstance(parts[0], _IN_MEMORY):
+            self._transport.write(parts[0])
+            return
         if all(isinstance(part, _IN_MEMORY) for part in parts):
-            if len(parts) == 1:
-                self._transport.write(parts[0])  # type: ignore[arg-type]
-            elif parts:
+            if parts:
                 self._transport.writelines(parts)  # type: ignore[arg-type]
             return
         self._stream.extend(parts)

@@ -50,7 +50,7 @@ class ReceiveBuffer:
 
     @property
     def own_bytes(self) -> int:
-        return len(self.view) if self.is_own else 0
+        return 0 if self.view is self._scratch else len(self.view)
 
     @property
     def is_empty(self) -> bool:

@@ -8,7 +8,7 @@ in an executor when `conversion_is_heavy`. Both are pure. The codes are those of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.storage.log_config import FOREVER_MS, LogConfig
@@ -17,6 +17,7 @@ from tidemill.wire.batch import (
     ATTRIBUTES_POS,
     CONTROL_BIT,
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -61,8 +62,7 @@ class RecordsRefusedError(ApiError):
         super().__init__(code, message)
 
 
-@dataclass(frozen=True, slots=True)
-class Validated:
+class Validated(NamedTuple):
     """Batches that may be appended, once converted if `needs_conversion`."""
 
     records: Buffer
@@ -89,8 +89,9 @@ def validate_for_append(
     """Check what a client wants to append: exactly one sound batch of records (rule E2)."""
     header = _only_batch(records, topic_partition)
     assert records is not None  # _only_batch refused it otherwise
-    if len(records) > header.size_bytes:
-        records = memoryview(records)[: header.size_bytes]
+    size = header.batch_length + LOG_OVERHEAD_BYTES
+    if len(records) > size:
+        records = memoryview(records)[:size]
     _check_batch(records, header, config, topic_partition)
     if config.timestamp_type == "LogAppendTime":
         return _with_append_time(records, header, config, now_ms)
@@ -112,7 +113,7 @@ def _only_batch(records: Buffer | None, where: TopicPartition | None) -> BatchHe
         )
     try:
         header = read_header(records)
-        if header.size_bytes == len(records):
+        if header.batch_length + LOG_OVERHEAD_BYTES == len(records):
             return header  # The usual case: one batch, nothing after it.
         batches = list(iter_headers(records))
     except UnsupportedMagicError as error:
@@ -130,7 +131,7 @@ def _only_batch(records: Buffer | None, where: TopicPartition | None) -> BatchHe
 def _check_batch(
     records: Buffer, header: BatchHeader, config: LogConfig, where: TopicPartition | None
 ) -> None:
-    size = header.size_bytes
+    size = len(records)
     if header.base_offset != 0:
         raise _invalid(f"The base offset of a batch for {where} is {header.base_offset}, not 0.")
     _check_size(size, config, where)

@@ -155,6 +155,10 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.has_delete_horizon else None
 
 
+_as_header = tuple.__new__
+"""`BatchHeader._make` without its check of the length, which the struct's format settles."""
+
+
 def crc32c(data: Buffer, before: int = 0) -> int:
     """The checksum of record batches, CRC-32C (Castagnoli), of `data` after what made `before`."""
     checksum: int = crc32.iscsi(data, before)
@@ -174,7 +178,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
         _refuse_magic(magic)
     if left_bytes < HEADER_BYTES:
         raise CorruptBatchError(f"{left_bytes} bytes are too few for a record batch's header")
-    header = BatchHeader._make(HEADER.unpack_from(buf, pos))
+    header = _as_header(BatchHeader, HEADER.unpack_from(buf, pos))
     if header.batch_length < _LENGTH_MIN:
         raise CorruptBatchError(f"record batch declares a length of {header.batch_length}")
     return header
@@ -205,16 +209,17 @@ def iter_headers(
         size_bytes = length + LOG_OVERHEAD_BYTES
         if stop - pos < size_bytes:
             return
-        yield pos, BatchHeader._make(HEADER.unpack_from(buf, pos))
+        yield pos, _as_header(BatchHeader, HEADER.unpack_from(buf, pos))
         pos += size_bytes
 
 
 def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     """Whether the batch at `pos` is whole and its bytes are the ones its CRC was made of."""
-    end = pos + header.size_bytes
+    end = pos + header.batch_length + LOG_OVERHEAD_BYTES
     if end > len(buf):
         return False
-    return crc32c(memoryview(buf)[pos + ATTRIBUTES_POS : end]) == header.crc
+    checksum: int = crc32.iscsi(memoryview(buf)[pos + ATTRIBUTES_POS : end], 0)
+    return checksum == header.crc
 
 
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:

@@ -68,7 +68,11 @@ def decode(
 
     Bytes that follow the message are ignored, as Kafka does.
     """
-    message: _M = decode_from(cls, version, data, offset, elements_max)[0]
+    read = decoder_for(cls, version)
+    try:
+        message: _M = read(data, memoryview(data), offset, len(data), elements_max)[0]
+    except _REFUSALS as error:
+        raise _refusal(cls, version, data, error) from error
     return message
 
 
@@ -79,9 +83,17 @@ def decode_from(
     read = decoder_for(cls, version)
     try:
         return read(data, memoryview(data), offset, len(data), elements_max)
-    except (StructError, IndexError) as error:
-        raise WireError(f"{cls.__name__} v{version} ends too early: {len(data)} bytes") from error
-    except UnicodeDecodeError as error:
-        raise WireError(f"{cls.__name__} v{version} has a string that is not UTF-8") from error
-    except WireError as error:
-        raise WireError(f"{cls.__name__} v{version}: {error}") from error
+    except _REFUSALS as error:
+        raise _refusal(cls, version, data, error) from error
+
+
+_REFUSALS = (StructError, IndexError, UnicodeDecodeError, WireError)
+
+
+def _refusal(cls: type[Message], version: int, data: Source, error: Exception) -> WireError:
+    name = f"{cls.__name__} v{version}"
+    if isinstance(error, WireError):
+        return WireError(f"{name}: {error}")
+    if isinstance(error, UnicodeDecodeError):
+        return WireError(f"{name} has a string that is not UTF-8")
+    return WireError(f"{name} ends too early: {len(data)} bytes")

@@ -99,9 +99,10 @@ def encode_response(
     """A whole response in pieces, size included; large records are in there uncopied."""
     flexible = version >= _RESPONSE_FLEXIBLE_FROM[api_key]
     head, head_bytes = (_FLEXIBLE_RESPONSE_HEAD, 5) if flexible else (_RESPONSE_HEAD, 4)
-    first, *rest = encode_parts(message, version)
-    size = head_bytes + len(first) + sum(map(len, rest))
-    return [head.pack(size, correlation_id) + first, *rest]
+    parts = encode_parts(message, version)
+    size = head_bytes + sum(map(len, parts))
+    parts[0] = head.pack(size, correlation_id) + parts[0]
+    return parts
 
 
 def decode_response(api_key: int, version: int, frame: Source) -> tuple[int, Message]:
