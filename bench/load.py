@@ -163,8 +163,10 @@ def produce_error(answer: bytes) -> int:
     return int(response.responses[0].partition_responses[0].error_code)
 
 
-def round_trip(bootstrap: str, topic: str, count: int, size: int, acks: str) -> dict[str, Any]:
-    """Time `count` one-record produce requests, one after the other."""
+def round_trip(
+    bootstrap: str, topic: str, count: int, size: int, acks: str, pause_s: float = 0
+) -> dict[str, Any]:
+    """Time `count` one-record produce requests, one after the other, with a pause between them."""
     connection = RawConnection(bootstrap)
     request = encoded_produce(topic, acks=-1 if acks == "all" else int(acks), size=size)
     for _ in range(count // 4):
@@ -176,6 +178,8 @@ def round_trip(bootstrap: str, topic: str, count: int, size: int, acks: str) -> 
         begin = time.perf_counter_ns()
         connection.exchange(request)
         times.append(time.perf_counter_ns() - begin)
+        if pause_s:
+            time.sleep(pause_s)
     times.sort()
     return {
         "p50_us": times[count // 2] / 1000,

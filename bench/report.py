@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +22,8 @@ BARS: list[tuple[str, float, bool]] = [
     (r"start to first ack", 0.25, False),
     (r"idle memory", 0.3, False),
     (r"sweep .*MB/s", 1.0, True),
+    (r"groups: broker CPU", 1.0, False),
+    (r"groups: produce p99", 1.0, False),
 ]
 
 
@@ -47,9 +50,7 @@ def bar_for(name: str) -> tuple[float, bool] | None:
 
 
 def row(part: str, name: str, ours: list[float], theirs: list[float]) -> Row:
-    ratios = [
-        mine / other if other else float("inf") for mine, other in zip(ours, theirs, strict=True)
-    ]
+    ratios = [_ratio(mine, other) for mine, other in zip(ours, theirs, strict=True)]
     middle = median(ratios)
     bar = bar_for(name)
     if bar is None:
@@ -61,6 +62,11 @@ def row(part: str, name: str, ours: list[float], theirs: list[float]) -> Row:
     return Row(
         part, name, median(ours), median(theirs), middle, min(ratios), max(ratios), shown, met
     )
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    """What is nought on both sides is equal."""
+    return ours / theirs if theirs else 1.0 if not ours else float("inf")
 
 
 class Report:
@@ -97,7 +103,9 @@ class Report:
         import matplotlib.pyplot as plt
 
         figure, (left, right) = plt.subplots(1, 2, figsize=(15, 8), width_ratios=[3, 2])
-        shown = [each for each in self.rows if not each.name.startswith("sweep")]
+        shown = [
+            each for each in self.rows if not each.name.startswith("sweep") and isfinite(each.ratio)
+        ]
         names = [f"{each.name} ({each.part})" for each in shown]
         left.barh(names, [each.ratio for each in shown], color="#1f5f8b")
         left.axvline(1.0, color="#999", linewidth=1)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench import measure
+from bench.groups import groups_round
 from bench.report import Report
 from bench.systems import System, both
 
@@ -47,6 +48,14 @@ def sweep_round(system: System, *, scale: float) -> Iterator[measure.Figure]:
             system.stop()
 
 
+ROUNDS: dict[str, Callable[..., Iterator[measure.Figure]]] = {
+    "async": one_round,
+    "flushed": one_round,
+    "sweep": sweep_round,
+    "groups": groups_round,
+}
+
+
 def collect(parts: list[str], rounds: int, scale: float) -> dict[str, Figures]:
     """Run the rounds, alternating the systems, and return figures by mode, name and system."""
     collected: dict[str, Figures] = {}
@@ -55,12 +64,7 @@ def collect(parts: list[str], rounds: int, scale: float) -> dict[str, Figures]:
         for number in range(rounds):
             systems = both("flushed" if part == "flushed" else "async")
             for system in systems if number % 2 == 0 else systems[::-1]:
-                source = (
-                    sweep_round(system, scale=scale)
-                    if part == "sweep"
-                    else one_round(system, scale=scale)
-                )
-                for name, value in source:
+                for name, value in ROUNDS[part](system, scale=scale):
                     figures[name][system.name].append(value)
                     print(f"{part:8} round {number + 1} {system.name:9} {name}: {value:.4g}")
         collected[part] = {name: dict(by_system) for name, by_system in figures.items()}
@@ -72,10 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round of a tenth of the load")
-    parser.add_argument("--part", action="append", choices=["async", "flushed", "sweep"])
+    parser.add_argument("--part", action="append", choices=list(ROUNDS))
     arguments = parser.parse_args()
     rounds, scale = (1, 0.1) if arguments.quick else (arguments.rounds, 1.0)
-    figures = collect(arguments.part or ["async", "flushed", "sweep"], rounds, scale)
+    figures = collect(arguments.part or list(ROUNDS), rounds, scale)
     OUT.mkdir(exist_ok=True)
     (OUT / "figures.json").write_text(json.dumps(figures, indent=1))
     report = Report(figures)

@@ -85,7 +85,7 @@ class Kafka:
         return self.node.pid
 
 
-COMMON = {"num.partitions": "1"}
+COMMON = {"num.partitions": "1", "group.initial.rebalance.delay.ms": "500"}
 MODES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "async": ({"log.flush.policy": "async"}, {}),
     "flushed": ({"log.flush.policy": "ack"}, {"log.flush.interval.messages": "1"}),
