@@ -113,6 +113,48 @@ def test_a_flush_of_a_segment_that_retention_took() -> None:
     assert log.flushed_offset == 2
 
 
+class BusyDisk(CrashDisk):
+    """A disk on which something else happens just before a sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[str], object] = lambda path: None
+
+    def fdatasync(self, path: str) -> None:
+        self.meanwhile(path)
+        super().fdatasync(path)
+
+    def fsync_dir(self, path: str) -> None:
+        self.meanwhile(path)
+        super().fsync_dir(path)
+
+
+@pytest.mark.parametrize("ending", [".log", ".index", ".timeindex", ".snapshot", "/t-0"])
+@pytest.mark.parametrize("deletes_topic", [False, True], ids=["retention", "deletion"])
+def test_files_that_go_while_they_are_flushed(ending: str, deletes_topic: bool) -> None:
+    """Retention and deletion work on the loop while a thread flushes: no fault of the disk."""
+    disk, executor = BusyDisk(), StepExecutor()
+    manager = manager_on(disk, executor=executor)
+    log = manager.create(TopicPartition("t", 0), TOPIC_ID, LogConfig())
+    put(log)
+    log.begin_epoch(3)
+    log.roll()
+    end_offset = log.log_end_offset
+
+    def meanwhile(path: str) -> None:
+        if path.endswith(ending) and log.segments[0].base_offset == 0 and not log.is_closed:
+            if deletes_topic:
+                manager.delete(log.topic_partition)
+            else:
+                log.advance_log_start(end_offset)
+                log.delete_old_segments(0, end_offset)
+
+    disk.meanwhile = meanwhile
+    executor.run_all()
+    assert log.is_closed if deletes_topic else log.segments[0].base_offset == end_offset
+    assert not manager.offline_dirs
+
+
 class FewHandlesDisk(CrashDisk):
     """A disk whose files cannot be opened to be flushed while `is_out` is set."""
 

@@ -39,8 +39,12 @@ def test_truncate(entries: list[tuple[int, int]], position: int) -> None:
     index.write()
     index.truncate(position)
     kept = [entry for entry in entries if entry[1] < position]
-    assert len(index) == len(OffsetIndex(disk, "/i")) == len(kept)
+    assert len(index) == len(kept)
+    assert index.unwritten == len(entries) - len(kept), "the file is told with the next write"
+    index.write()
+    assert len(OffsetIndex(disk, "/i")) == len(kept)
     assert disk.size("/i") == 8 * len(kept)
+    assert index.unwritten == 0
 
 
 def test_layout() -> None:

@@ -63,7 +63,7 @@ def test_a_clean_log_is_not_scanned_at_all() -> None:
     manager.shutdown({})
     loaded = load(disk, PATH, options(100, was_clean=True))
     assert (loaded.log_end_offset, loaded.scanned_bytes) == (100, 0)
-    assert not any(segment.offset_index.is_loaded for segment in loaded.segments)
+    assert not any(segment.offset_index.is_loaded for segment in loaded.segments[:-1])
 
 
 def test_a_clean_marker_is_not_believed_against_the_files() -> None:

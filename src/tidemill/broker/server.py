@@ -24,6 +24,7 @@ from random import Random, SystemRandom
 
 from tidemill import __version__
 from tidemill.broker import handlers, status
+from tidemill.broker.compaction import make_cleaner
 from tidemill.broker.connection import Connection, Limits
 from tidemill.broker.context import Broker
 from tidemill.broker.directories import cluster_of, report_strays
@@ -44,7 +45,7 @@ from tidemill.broker.request_memory import RequestMemory
 from tidemill.broker.ticker import Ticker
 from tidemill.broker.topic_settings import TopicSettings
 from tidemill.clock import Clock, SystemClock
-from tidemill.config import BrokerConfig
+from tidemill.config import BrokerConfig, Source
 from tidemill.controller import Controller
 from tidemill.coordinators.coordinator import GroupCoordinator, runtime_settings
 from tidemill.coordinators.runtime import Machinery
@@ -55,6 +56,7 @@ from tidemill.replication.partition import Partition
 from tidemill.storage.files import Files, OsFiles
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
+from tidemill.storage.scrub import Scrubber, ScrubLimits
 from tidemill.store.sqlite import SqliteStore
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 
@@ -64,6 +66,7 @@ STORE_NAME = "store.db"
 WORK_THREADS = 4
 FLUSH_CHECK_MS = 1_000
 REMOVAL_CHECK_MS = 1_000
+SCRUB_CHECK_MS = 1_000
 _GC_THRESHOLD = 50_000
 _SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter while the loop wants it; Python's 5 ms is an
@@ -202,7 +205,7 @@ class BrokerServer:
         self._topic_settings = TopicSettings(self.config)
 
     async def _load_logs(self, loop: asyncio.AbstractEventLoop) -> None:
-        config, image = self.config, self.controller.image
+        image = self.controller.image
         no_topic = TopicImage("", ZERO_TOPIC_ID, ())
 
         def config_for(topic_partition: TopicPartition) -> LogConfig:
@@ -219,10 +222,9 @@ class BrokerServer:
             cluster_id=image.cluster_id,
             node_id=self.controller.broker_id,
             flush_executor=self._flush_executor,
-            reserve_bytes=config.int("log.disk.reserve.bytes"),
-            producer_expiration_ms=config.int("producer.id.expiration.ms"),
             on_dir_failure=self._dir_failed,
         )
+        self._read_storage_limits()
         self._undo.push_async_callback(self._close_logs)
         # Recovery reads whole segments: not on the loop, so that a signal can still end it.
         await loop.run_in_executor(None, self.logs.start)
@@ -278,6 +280,9 @@ class BrokerServer:
             offsets_topic=OffsetsTopic(self.controller, config),
             image=image,
         )
+        self.cleaner = make_cleaner(
+            self.logs, replicas, config, self._clock, self._executor, self.timers
+        )
         report_strays(self.logs.logs.values(), image)
         replicas.apply(image, at_once=True)
         self.groups.apply(image)
@@ -292,7 +297,7 @@ class BrokerServer:
             self.timers,
             self._executor,
             loop.call_soon,
-            lambda: runtime_settings(config),
+            runtime_settings(config),
         )
         return GroupCoordinator(config, self._random, machinery, replicas.get)
 
@@ -330,6 +335,18 @@ class BrokerServer:
         every(FLUSH_CHECK_MS, "flush", self._flush_overdue)
         every("offsets.retention.check.interval.ms", "offsets expiry", self._expire_offsets)
         every(REMOVAL_CHECK_MS, "removal of deleted files", self._remove_deleted)
+        self._undo.callback(self.cleaner.stop)
+        every("log.cleaner.backoff.ms", "compaction", self.cleaner.run)
+        self.scrubber = Scrubber(
+            self.logs,
+            self._files,
+            self._clock,
+            self._executor,
+            self.timers.schedule,
+            self._scrub_limits,
+        )
+        self._undo.callback(self.scrubber.stop)
+        every(SCRUB_CHECK_MS, "scrub", self.scrubber.run_if_due)
 
     # Staying up.
 
@@ -359,9 +376,18 @@ class BrokerServer:
         )
 
     def _read_storage_limits(self) -> None:
-        self.logs.producer_expiration_ms = self.config.int("producer.id.expiration.ms")
+        config = self.config
+        self.logs.producer_expiration_ms = config.int("producer.id.expiration.ms")
+        reserve_bytes = config.int("log.disk.reserve.bytes")
+        is_wanted = config.source("log.disk.reserve.bytes") is not Source.DEFAULT
         for log_dir in self.logs.dirs:
-            log_dir.reserve_bytes = self.config.int("log.disk.reserve.bytes")
+            log_dir.keep_in_reserve(reserve_bytes, is_wanted=is_wanted)
+
+    def _scrub_limits(self) -> ScrubLimits:
+        return ScrubLimits(
+            self.config.int("log.scrub.bytes.per.second"),
+            self.config.int("log.scrub.interval.ms"),
+        )
 
     def _checkpoint(self, done: Callable[[], None]) -> None:
         self.logs.write_checkpoints(self.broker.replicas.high_watermarks(), then=done)
@@ -445,6 +471,7 @@ def run(config: BrokerConfig, *, on_ready: Callable[[BrokerServer], object] | No
     """Run a broker in this process, in the foreground: the body of `tidemill up`."""
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.disable()  # Until the broker is up: what a start makes stays, and there is nothing to find.
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve(config, on_ready=on_ready))
 
@@ -473,6 +500,7 @@ def _calm_garbage_collector() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_GC_THRESHOLD, 20, 100)
 
 

@@ -11,8 +11,16 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from tidemill.config.broker import BrokerConfig, Source, known_key
+from tidemill.config.group import resolve_group_config
 from tidemill.config.keys import ConfigKey, ConfigType, Update
-from tidemill.config.tables import BROKER_KEYS, BROKER_SYNONYMS, TOPIC_FALLBACKS, TOPIC_KEYS
+from tidemill.config.tables import (
+    BROKER_KEYS,
+    BROKER_SYNONYMS,
+    GROUP_FALLBACKS,
+    GROUP_KEYS,
+    TOPIC_FALLBACKS,
+    TOPIC_KEYS,
+)
 from tidemill.config.text import format_value
 from tidemill.config.topic import resolve_topic_config
 
@@ -53,6 +61,20 @@ def describe_topic(
         if names is not None and name not in names:
             continue
         synonyms = _topic_synonyms(name, resolved.overrides, broker)
+        described.append(_entry(key, format_value(resolved.value(name)), synonyms, read_only=False))
+    return described
+
+
+def describe_group(
+    overrides: Mapping[str, str], broker: BrokerConfig, *, names: Collection[str] | None = None
+) -> list[DescribedConfig]:
+    """A group's settings, whether there is such a group or not."""
+    resolved = resolve_group_config(overrides, broker)
+    described = []
+    for name, key in GROUP_KEYS.items():
+        if names is not None and name not in names:
+            continue
+        synonyms = _group_synonyms(key, resolved.overrides, broker)
         described.append(_entry(key, format_value(resolved.value(name)), synonyms, read_only=False))
     return described
 
@@ -131,6 +153,19 @@ def _topic_synonyms(
     if name not in overrides:
         return below
     return (Synonym(name, overrides[name], Source.DYNAMIC_TOPIC), *below)
+
+
+def _group_synonyms(
+    key: ConfigKey, overrides: Mapping[str, str], broker: BrokerConfig
+) -> tuple[Synonym, ...]:
+    fallback = GROUP_FALLBACKS.get(key.name)
+    if fallback is None:
+        below: tuple[Synonym, ...] = (Synonym(key.name, key.default, Source.DEFAULT),)
+    else:
+        below = _broker_synonyms(fallback, broker)
+    if key.name not in overrides:
+        return below
+    return (Synonym(key.name, overrides[key.name], Source.DYNAMIC_GROUP), *below)
 
 
 def _broker_synonyms(name: str, config: BrokerConfig) -> tuple[Synonym, ...]:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from tidemill.config.broker import BrokerConfig, known_key
+from tidemill.config.group import check_group_defaults
 from tidemill.config.keys import ConfigError, Update
 from tidemill.config.parse import parse
 from tidemill.config.suggest import did_you_mean
@@ -127,6 +128,7 @@ def check_related(config: BrokerConfig) -> None:
         raise ConfigError(
             "requirement failed: log.roll.jitter.ms must be greater than or equal to 0"
         )
+    check_group_defaults(config)
 
 
 def _refusal(message: str) -> ConfigError:

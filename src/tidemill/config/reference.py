@@ -6,7 +6,14 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from tidemill.config.keys import ConfigKey, Status, Update
-from tidemill.config.tables import BROKER_KEYS, DYNAMIC_ONLY_KEYS, TOPIC_FALLBACKS, TOPIC_KEYS
+from tidemill.config.tables import (
+    BROKER_KEYS,
+    DYNAMIC_ONLY_KEYS,
+    GROUP_FALLBACKS,
+    GROUP_KEYS,
+    TOPIC_FALLBACKS,
+    TOPIC_KEYS,
+)
 
 _INTRODUCTION = """\
 # Configuration reference
@@ -38,6 +45,8 @@ def _parts() -> Iterator[str]:
     yield _INTRODUCTION
     yield "\n## Topics\n\nA topic's own setting beats what its broker says.\n\n"
     yield from _table(TOPIC_KEYS.values())
+    yield "\n## Groups\n\nA group of the `consumer` protocol can have settings of its own.\n\n"
+    yield from _table(GROUP_KEYS.values())
     yield "\n## Brokers\n"
     sections: dict[str, list[ConfigKey]] = {}
     for key in (*BROKER_KEYS.values(), *DYNAMIC_ONLY_KEYS.values()):
@@ -73,6 +82,8 @@ def _meaning(key: ConfigKey) -> str:
         facts.append(f"Kafka 2.8: `{key.default_2_8}`" if key.default_2_8 else "Kafka 2.8: empty")
     if key.name in TOPIC_FALLBACKS and key.section == "Topics":
         facts.append(f"broker: `{TOPIC_FALLBACKS[key.name]}`")
+    if key.name in GROUP_FALLBACKS:
+        facts.append(f"broker: `{GROUP_FALLBACKS[key.name]}`")
     return f"{_mark(key)}{key.doc} *({'; '.join(facts)})*".replace("|", "\\|")
 
 

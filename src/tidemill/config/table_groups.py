@@ -73,7 +73,6 @@ CONSUMER_GROUPS = (
         ("The lowest value a group may set for its assignment interval."),
         unit="ms",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.max.assignment.interval.ms",
@@ -82,7 +81,6 @@ CONSUMER_GROUPS = (
         ("The highest value a group may set for its assignment interval."),
         unit="ms",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.heartbeat.interval.ms",
@@ -99,7 +97,6 @@ CONSUMER_GROUPS = (
         ("The lowest value a group may set for its heartbeat interval."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.max.heartbeat.interval.ms",
@@ -108,7 +105,6 @@ CONSUMER_GROUPS = (
         ("The highest value a group may set for its heartbeat interval."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.session.timeout.ms",
@@ -125,7 +121,6 @@ CONSUMER_GROUPS = (
         ("The lowest value a group may set for its session timeout."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.max.session.timeout.ms",
@@ -134,7 +129,6 @@ CONSUMER_GROUPS = (
         ("The highest value a group may set for its session timeout."),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.consumer.max.size",
@@ -179,10 +173,13 @@ CONSUMER_GROUPS = (
         "group.coordinator.append.linger.ms",
         ConfigType.INT,
         "-1",
-        ("How long group changes gather before they are written together; -1 adapts to the load."),
+        (
+            "How long offset commits gather before they are written together; -1 takes those that "
+            "come in one turn of the event loop, 0 writes each by itself. Other changes of a group "
+            "are written at once."
+        ),
         unit="ms",
         constraint=at_least(-1),
-        status=Status.RESERVED,
     ),
     _consumer_groups(
         "group.coordinator.cached.buffer.max.bytes",

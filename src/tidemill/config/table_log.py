@@ -373,7 +373,6 @@ FLUSHING_AND_RECOVERY = (
             "Whether compaction runs. Off, topics with `cleanup.policy=compact` grow without end, "
             "group offsets included."
         ),
-        status=Status.RESERVED,
     ),
 )
 
@@ -403,19 +402,17 @@ COMPACTION = (
         ),
         unit="bytes per second",
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.dedupe.buffer.size",
         ConfigType.LONG,
         "134217728",
         (
-            "The memory for the table of newest offsets per key while compacting. Too small for a "
-            "segment's keys, and one pass covers only part of the log."
+            "The memory for the table of newest offsets per key while compacting, at some 160 "
+            "bytes a key. When it is full, the pass covers only part of the log."
         ),
         unit="bytes",
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.io.buffer.size",
@@ -425,7 +422,6 @@ COMPACTION = (
         unit="bytes",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.io.buffer.load.factor",
@@ -437,7 +433,6 @@ COMPACTION = (
         ),
         unit="ratio",
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.backoff.ms",
@@ -447,7 +442,6 @@ COMPACTION = (
         unit="ms",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.min.cleanable.ratio",
@@ -460,7 +454,6 @@ COMPACTION = (
         unit="ratio",
         constraint=between(0, 1),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.delete.retention.ms",
@@ -473,7 +466,6 @@ COMPACTION = (
         unit="ms",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.min.compaction.lag.ms",
@@ -486,7 +478,6 @@ COMPACTION = (
         unit="ms",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _compaction(
         "log.cleaner.max.compaction.lag.ms",
@@ -499,6 +490,5 @@ COMPACTION = (
         unit="ms",
         constraint=at_least(1),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
 )

@@ -42,7 +42,8 @@ OWN = (
         (
             "Free space that produce requests may not use up. When a log directory has less, "
             "produces to it fail with KAFKA_STORAGE_ERROR while everything else, retention "
-            "included, goes on, so that a full disk heals itself. 0 switches the check off."
+            "included, goes on, so that a full disk heals itself. 0 switches the check off. Unless "
+            "set it is at most a twentieth of the file system."
         ),
         unit="bytes",
         constraint=at_least(0),
@@ -54,11 +55,40 @@ OWN = (
         ConfigType.INT,
         "4096",
         (
-            "How many log files are kept open; the least recently used is closed when another is "
-            "needed. Unless set it is half of the process's file limit, less a reserve."
+            "How many log files are kept open. When another is needed, one that nobody is using is "
+            "closed: by turns the one unused for longest and the one used last, so that going "
+            "round more files than this still finds some of them open. Unless set it is half of "
+            "the process's file limit, less a reserve."
         ),
         unit="files",
         constraint=at_least(16),
+        own=True,
+    ),
+    _own(
+        "log.scrub.bytes.per.second",
+        ConfigType.LONG,
+        "8388608",
+        (
+            "How fast closed segments are read again to see whether the disk still has what was "
+            "written, over all partitions together. What is damaged is logged, and its offsets "
+            "are answered with CORRUPT_MESSAGE while all others are served. 0 stops it."
+        ),
+        unit="bytes per second",
+        constraint=at_least(0),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+    _own(
+        "log.scrub.interval.ms",
+        ConfigType.LONG,
+        "86400000",
+        (
+            "How long after all closed segments have been read the next round begins. The first "
+            "one begins at most a minute after the start."
+        ),
+        unit="ms",
+        constraint=at_least(1),
+        update=Update.CLUSTER_WIDE,
         own=True,
     ),
     _own(

@@ -69,7 +69,6 @@ TOPIC = (
         ),
         unit="ms",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _topic(
         "file.delete.delay.ms",
@@ -153,7 +152,6 @@ TOPIC = (
         ),
         unit="ms",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _topic(
         "max.message.bytes",
@@ -198,7 +196,6 @@ TOPIC = (
         ("The share of the log that must be uncompacted before it is worth a pass."),
         unit="ratio",
         constraint=between(0, 1),
-        status=Status.RESERVED,
     ),
     _topic(
         "min.compaction.lag.ms",
@@ -207,7 +204,6 @@ TOPIC = (
         ("How long a record is safe from compaction."),
         unit="ms",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _topic(
         "min.insync.replicas",

@@ -1,4 +1,4 @@
-"""All keys by name: `BROKER_KEYS`, `TOPIC_KEYS`, and what a topic inherits from its broker."""
+"""All keys by name, of brokers, topics and groups, and what topics and groups inherit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from tidemill.config import (
     table_cluster,
+    table_group_settings,
     table_groups,
     table_log,
     table_own,
@@ -53,6 +54,8 @@ BROKER_KEYS: Final = _by_name(
 DYNAMIC_ONLY_KEYS: Final = _by_name(table_own.DYNAMIC_ONLY)
 
 TOPIC_KEYS: Final = _by_name(table_topic.TOPIC, table_own.OWN_TOPIC)
+
+GROUP_KEYS: Final = _by_name(table_group_settings.GROUP, table_group_settings.SHARE_AND_STREAMS)
 
 # Broker keys that say the same thing in other units, the one that counts first.
 BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -104,4 +107,9 @@ TOPIC_FALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
         "segment.ms": "log.roll.ms",
         "unclean.leader.election.enable": "unclean.leader.election.enable",
     }
+)
+
+# The broker key that a group key falls back to; a few have none.
+GROUP_FALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
+    {name: f"group.{name}" for name in GROUP_KEYS if f"group.{name}" in BROKER_KEYS}
 )

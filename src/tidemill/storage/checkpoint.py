@@ -1,10 +1,11 @@
 """The small text files around the logs, in Kafka's formats.
 
-Per log directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and
-`replication-offset-checkpoint` (the high watermarks), all `version 0`, a count, then one line
-`topic partition offset` each; `meta.properties`, `.kafka_cleanshutdown`. Per partition:
-`partition.metadata` and `leader-epoch-checkpoint` (lines `epoch start-offset`). Each is replaced
-atomically; a checkpoint that does not parse counts as lost, which costs time, never data (rule B7).
+Per log directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
+`replication-offset-checkpoint` (the high watermarks) and `cleaner-offset-checkpoint` (where the
+last compaction ended), all `version 0`, a count, then one line `topic partition offset` each;
+`meta.properties`, `.kafka_cleanshutdown`. Per partition: `partition.metadata` and
+`leader-epoch-checkpoint` (lines `epoch start-offset`). Each is replaced atomically; a checkpoint
+that does not parse counts as lost, which costs time, never data (rule B7).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidemill.errors import TidemillError
-from tidemill.storage.files import Files, replace_file
+from tidemill.storage.files import Files, read_if_there, replace_file
 from tidemill.types import TopicId, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
@@ -119,9 +121,8 @@ def write_partition_metadata(files: Files, directory: str, topic_id: TopicId) ->
 def read_partition_metadata(files: Files, directory: str) -> TopicId | None:
     """The topic id that the directory belongs to; None when it does not say."""
     path = f"{directory}/{PARTITION_METADATA}"
-    if not files.exists(path):
-        return None
-    for line in files.read_file(path).decode("utf-8", "replace").splitlines():
+    data = read_if_there(files, path)
+    for line in (data or b"").decode("utf-8", "replace").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "topic_id":
             try:

@@ -15,7 +15,7 @@ from tidemill.storage.checkpoint import (
     format_epochs,
     parse_epochs,
 )
-from tidemill.storage.files import Files, replace_file
+from tidemill.storage.files import Files, read_if_there, replace_file
 
 UNDEFINED = -1
 
@@ -35,10 +35,11 @@ class LeaderEpochCache:
     def load(self) -> None:
         """Read the checkpoint; a damaged one counts as empty and is refilled by later epochs."""
         path = f"{self._directory}/{LEADER_EPOCHS}"
-        if not self._files.exists(path):
+        data = read_if_there(self._files, path)
+        if data is None:
             return
         try:
-            entries = parse_epochs(self._files.read_file(path))
+            entries = parse_epochs(data)
         except BadCheckpointError:
             return
         for epoch, start in entries:

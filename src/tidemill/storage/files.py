@@ -12,11 +12,16 @@ import ctypes
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from tidemill.storage.descriptors import DescriptorCache, descriptor_limit
-from tidemill.storage.disk_errors import DiskFailedError, disk_error, translating
+from tidemill.storage.disk_errors import (
+    DiskFailedError,
+    FileMissingError,
+    disk_error,
+    translating,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -66,6 +71,10 @@ class Files(Protocol):
 
     def sync_all(self, path: str) -> None:
         """Make everything on the file system of `path` durable: one call for thousands of files."""
+        ...
+
+    def forget(self, path: str, position: int, length: int) -> None:
+        """These bytes were read once and will not be again soon: memory need not keep them."""
         ...
 
     def truncate(self, path: str, size: int) -> None: ...
@@ -123,6 +132,14 @@ def replace_file(files: Files, directory: str, name: str, data: bytes) -> None:
     files.fdatasync(temporary)
     files.replace(temporary, target)
     files.fsync_dir(directory)
+
+
+def read_if_there(files: Files, path: str) -> bytes | None:
+    """The whole of a small file; None when there is none. One call less than asking first."""
+    try:
+        return files.read_file(path)
+    except FileMissingError:
+        return None
 
 
 def make_dir(files: Files, path: str) -> None:
@@ -195,8 +212,17 @@ class OsFiles:
         return buffer
 
     def read_file(self, path: str) -> bytes:
-        with translating("reading", path), open(path, "rb", opener=self._open.open_once) as file:
-            return file.read()
+        # Ten thousand logs begin with some of these each, so no file object is made for them.
+        try:
+            fd = self._open.open_once(path, os.O_RDONLY)
+        except OSError as error:
+            raise disk_error(error, "opening", path) from error
+        try:
+            return _read_rest(fd, b"", 0, os.fstat(fd).st_size)
+        except OSError as error:
+            raise disk_error(error, "reading", path) from error
+        finally:
+            os.close(fd)
 
     def fdatasync(self, path: str) -> None:
         entry = self._open.lease(path, create=False)
@@ -232,6 +258,16 @@ class OsFiles:
             yield fd
         finally:
             os.close(fd)
+
+    def forget(self, path: str, position: int, length: int) -> None:
+        if not hasattr(os, "posix_fadvise"):
+            return
+        entry = self._open.lease(path, create=False)
+        try:
+            with suppress(OSError):  # It is a hint, and a file system may not take any.
+                os.posix_fadvise(entry.fd, position, length, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._open.give_back(entry)
 
     def reserve(self, path: str, size: int) -> None:
         entry = self._open.lease(path, create=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidemill.executor import Executor
@@ -58,19 +59,28 @@ class FlushJob:
         """Lowered by a truncation that happens while the flush is under way."""
 
     def run(self) -> None:
-        """Flush epochs, data, what belongs to it, and then the names of new files (rule E5)."""
-        directory = self._directories[0]
-        if self._epochs is not None and self._files.exists(directory):
-            replace_file(self._files, directory, LEADER_EPOCHS, self._epochs)
+        """Flush epochs, data, what belongs to it, and then the names of new files (rule E5).
+
+        Files may go while this runs: the loop deletes old segments and whole topics meanwhile.
+        What is gone needs no flush, and is no fault of the disk.
+        """
+        try:
+            self._run()
+        except FileMissingError:
+            if not all(segment.is_gone for segment in self.segments):
+                raise
+
+    def _run(self) -> None:
+        if self._epochs is not None and self._files.exists(self.directory):
+            replace_file(self._files, self.directory, LEADER_EPOCHS, self._epochs)
         for segment, path in self._data_paths:
             self._sync(segment, path)
         for path in self.paths:
-            if self._files.exists(path):
+            with suppress(FileMissingError):
                 self._files.fdatasync(path)
         if self.paths or not all(segment.name_is_durable for segment in self.segments):
             for name in self._directories:
-                if self._files.exists(name):
-                    self._files.fsync_dir(name)
+                self._files.fsync_dir(name)
 
     def _sync(self, segment: Segment, path: str) -> None:
         try:
@@ -78,7 +88,6 @@ class FlushJob:
         except FileMissingError:
             if not segment.is_gone:
                 raise
-            # Retention or a topic's deletion took it meanwhile: nothing is left to make durable.
 
     @property
     def directory(self) -> str:

@@ -1,10 +1,10 @@
 """Checking a partition's directory, file by file, and saying what to do about each problem.
 
-`verify_log` reads every segment once and compares on the way: CRCs, offsets that rise from segment
-to segment, index entries against the batches they point to, the time index against the timestamps,
-the leader-epoch checkpoint against the batches, snapshots and aborted transactions. It changes
-nothing. What the next start of a broker repairs by itself is a `WARNING`; what means lost or wrong
-data is an `ERROR`.
+`verify_log` reads every segment and compares on the way: CRCs, offsets that rise from segment to
+segment, index entries against the batches they point to, the time index against the timestamps, the
+leader-epoch checkpoint against the batches, snapshots and aborted transactions, and all bytes of
+closed segments against their checksums, where there are any. It changes nothing. What the next
+start of a broker repairs by itself is a `WARNING`; what means lost or wrong data is an `ERROR`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tidemill.storage.inspect import (
     is_segment_name,
     kind_of,
 )
+from tidemill.storage.inspect_checksums import compare_all
 from tidemill.storage.producer_snapshot import SNAPSHOT
 from tidemill.storage.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
 from tidemill.wire.batch import OFFSET_DELTA_MAX, BatchHeader
@@ -50,6 +51,7 @@ _RESTORE: Final = (
     "stop the broker, move this directory away and let the partition come back from another "
     "replica, or cut the segment at this position and accept the loss of what follows"
 )
+_RESEAL: Final = "nothing to do: a running broker writes the checksums anew"
 _TORN: Final = "nothing to do: the next start cuts it off, it was never acknowledged as durable"
 _EPOCHS: Final = (
     "delete the checkpoint while the broker is down: recovery fills it from the batches"
@@ -125,6 +127,7 @@ def verify_log(files: Files, directory: str, *, deep: bool = False) -> LogReport
         previous_end = check.run(previous_end, epochs)
     epochs.finish(previous_end)
     report.end_offset = previous_end
+    _check_checksums(files, directory, bases, report)
     _check_other_files(files, directory, names, set(bases), report)
     return report
 
@@ -386,6 +389,14 @@ class _EpochCheck:
             if entry.start_offset > end_offset:
                 message = f"epoch {entry.epoch} starts at {entry.start_offset}, after the end"
                 self._report.warn(self._path, None, message, _EPOCHS)
+
+
+def _check_checksums(files: Files, directory: str, bases: list[int], report: LogReport) -> None:
+    for finding in compare_all(files, directory, bases):
+        if finding.is_loss:
+            report.error(finding.file, finding.position, finding.message, _RESTORE)
+        else:
+            report.warn(finding.file, finding.position, finding.message, _RESEAL)
 
 
 def _check_other_files(

@@ -23,6 +23,7 @@ class Settings(Protocol):
 
     def bool(self, key: builtins.str) -> builtins.bool: ...
     def int(self, key: builtins.str) -> builtins.int: ...
+    def float(self, key: builtins.str) -> builtins.float: ...
     def str(self, key: builtins.str) -> builtins.str: ...
     def list(self, key: builtins.str) -> builtins.list[builtins.str]: ...
 
@@ -53,6 +54,10 @@ class LogConfig:
     compression_zstd_level: int = 3
     cleanup_delete: bool = True
     cleanup_compact: bool = False
+    min_cleanable_ratio: float = 0.5
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER_MS
     record_validation: RecordValidation = "batch"
     is_internal: bool = False
 
@@ -60,6 +65,13 @@ class LogConfig:
     def decodes_records(self) -> bool:
         """Whether every record is looked at on append, not only its batch's header."""
         return self.cleanup_compact or self.is_internal or self.record_validation == "full"
+
+    @property
+    def roll_ms(self) -> int:
+        """How old a segment may get: only closed ones are compacted, so that must not wait."""
+        if self.cleanup_compact and self.max_compaction_lag_ms > 0:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
 
     @staticmethod
     def from_settings(settings: Settings, *, is_internal: bool = False) -> LogConfig:
@@ -88,6 +100,10 @@ class LogConfig:
             compression_zstd_level=settings.int("compression.zstd.level"),
             cleanup_delete="delete" in policies,
             cleanup_compact="compact" in policies,
+            min_cleanable_ratio=settings.float("min.cleanable.dirty.ratio"),
+            delete_retention_ms=settings.int("delete.retention.ms"),
+            min_compaction_lag_ms=settings.int("min.compaction.lag.ms"),
+            max_compaction_lag_ms=settings.int("max.compaction.lag.ms"),
             record_validation=cast(RecordValidation, settings.str("record.validation")),
             is_internal=is_internal,
         )

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 64 << 20
 RESERVE_SHARE = 20
-"""The reserve is at most a twentieth of the file system, so that small ones can be used."""
+"""A reserve nobody asked for is at most a twentieth of the file system: small ones can be used."""
 
 _CHECK_EVERY_BYTES = 16 << 20
 """Free space is looked up again after this much was written."""
@@ -32,10 +32,11 @@ class LogDir:
         "_complaints",
         "_files",
         "_on_failure",
+        "_reserve_bytes",
+        "_reserve_is_wanted",
         "directory_id",
         "failure",
         "path",
-        "reserve_bytes",
     )
 
     def __init__(
@@ -49,12 +50,13 @@ class LogDir:
         directory_id: UUID | None = None,
     ) -> None:
         self.path = path
-        self.reserve_bytes = reserve_bytes
         self.directory_id = directory_id or UUID(int=0)
         self.failure: DiskError | None = None
         self._files = files
         self._complaints = complaints
         self._on_failure = on_failure
+        self._reserve_bytes = reserve_bytes
+        self._reserve_is_wanted = False
         self._allowance_bytes = 0
 
     @property
@@ -113,8 +115,16 @@ class LogDir:
         """Look at the disk again with the next write: somebody else may have filled it."""
         self._allowance_bytes = 0
 
+    def keep_in_reserve(self, size: int, *, is_wanted: bool) -> None:
+        """Keep `size` bytes free from the next write on; all of them if somebody set it so."""
+        self._reserve_bytes = size
+        self._reserve_is_wanted = is_wanted
+        self.forget_allowance()
+
     def _reserve(self, space: Space) -> int:
-        return min(self.reserve_bytes, space.total_bytes // RESERVE_SHARE)
+        if self._reserve_is_wanted:
+            return self._reserve_bytes
+        return min(self._reserve_bytes, space.total_bytes // RESERVE_SHARE)
 
     def space(self) -> Space:
         return self._files.space(self.path)

@@ -6,8 +6,11 @@ does not change under them, and only read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.storage.damage import Damage
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Files
 from tidemill.storage.scan import walk_headers
@@ -33,6 +36,12 @@ class LogView(NamedTuple):
     epochs: LeaderEpochCache
     log_start_offset: int
     log_end_offset: int
+    damage: list[Damage]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a file may have been replaced under a lookup: its answer is not to be trusted."""
+        return any(segment.is_gone for segment in self.segments)
 
 
 def first_not_older(view: LogView, timestamp: int) -> TimestampedOffset | None:
@@ -63,9 +72,8 @@ def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> Record
     start_offset = max(view.log_start_offset, segment.base_offset)
     relative = segment.time_index.floor(timestamp)
     relative = max(relative, start_offset - segment.base_offset)
-    read = view.files.pread
     start = segment.offset_index.floor(relative)
-    for position, header in walk_headers(read, segment.log_path, start, segment.size):
+    for position, header in _sound_headers(view, segment, start):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
         for record in _records(view, segment, position, header):
@@ -74,13 +82,26 @@ def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> Record
     return None
 
 
+def _sound_headers(
+    view: LogView, segment: Segment, start: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches from `start` on; it is an error to need one behind damaged bytes."""
+    ahead = [
+        damage
+        for damage in view.damage
+        if damage.base_offset == segment.base_offset and damage.end > start
+    ]
+    end = max(start, ahead[0].read_until) if ahead else segment.size
+    yield from walk_headers(view.files.pread, segment.log_path, start, end)
+    if ahead:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{segment.log_path} is damaged: {ahead[0]}")
+
+
 def _latest_by_scan(view: LogView) -> TimestampedOffset | None:
     best: Record | None = None
     for segment in view.segments:
         start = segment.locate(view.log_start_offset, view.files.pread)
-        for position, header in walk_headers(
-            view.files.pread, segment.log_path, start, segment.size
-        ):
+        for position, header in _sound_headers(view, segment, start):
             if best is not None and header.max_timestamp <= best.timestamp:
                 continue
             for record in _records(view, segment, position, header):

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable
 
 from tidemill.errors import TidemillError
+from tidemill.storage.disk_errors import FileMissingError
 from tidemill.storage.files import Files, replace_file
 from tidemill.storage.producer_state import NO_OFFSET, BatchMeta, ProducerEntry
 from tidemill.storage.segment import offset_name
@@ -124,9 +125,9 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 
 def load_newest(
-    files: Files, directory: str, offsets: Iterable[int], at_most: int
+    files: Files, directory: str, offsets: set[int], at_most: int
 ) -> tuple[int, list[ProducerEntry]] | None:
-    """The newest good snapshot up to `at_most`; damaged ones are deleted (rule G5)."""
+    """The newest good snapshot up to `at_most`; damaged ones go, from `offsets`, too (rule G5)."""
     for offset in sorted(offsets, reverse=True):
         if offset > at_most:
             continue
@@ -135,4 +136,7 @@ def load_newest(
             return offset, parse_snapshot(files.read_file(path))
         except BadSnapshotError:
             files.unlink(path)
+            offsets.discard(offset)
+        except FileMissingError:
+            offsets.discard(offset)
     return None

@@ -8,34 +8,29 @@ segments go (rules E3, E4). So it takes as long as the unflushed tail is, not as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidemill.errors import WireError
 from tidemill.storage.bulk_sync import Unsynced
 from tidemill.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
+from tidemill.storage.checksums import CHECKSUMS
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Files
 from tidemill.storage.producer_snapshot import SNAPSHOT, load_newest, snapshot_path
 from tidemill.storage.producer_state import ProducerStates
+from tidemill.storage.recovery_swap import finish_swaps, is_numbered, offset_of
 from tidemill.storage.scan import scan_batches, walk_headers
 from tidemill.storage.segment import (
+    CLEANED,
     DELETED,
-    INDEX,
+    INDEX_SUFFIXES,
     LOG,
     RELATIVE_OFFSET_MAX,
-    TIME_INDEX,
-    TXN_INDEX,
+    UNINDEXED_BYTES_MAX,
     Segment,
 )
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, read_header
 from tidemill.wire.control import EndTransactionMarker, read_marker
-
-CLEANED = ".cleaned"
-SWAP = ".swap"
-_INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
-UNINDEXED_BYTES_MAX = 64 * 1024
-"""Up to this size an active segment gets its index files when it is sealed, not in recovery."""
 
 
 @dataclass(slots=True)
@@ -81,7 +76,7 @@ def load(files: Files, directory: str, options: OpenOptions) -> Loaded:
         segments=segments,
         epochs=epochs,
         producers=ProducerStates(),
-        snapshots={_offset_of(name) for name in names if _is_numbered(name, SNAPSHOT)},
+        snapshots={offset_of(name) for name in names if is_numbered(name, SNAPSHOT)},
         log_start_offset=max(options.log_start_offset, segments[0].base_offset if segments else 0),
         log_end_offset=0,
         flushed_offset=0,
@@ -105,52 +100,22 @@ def load(files: Files, directory: str, options: OpenOptions) -> Loaded:
 def _tidy(files: Files, directory: str) -> list[str]:
     """Remove what a crash left half done; the names that are then there."""
     names = files.listdir(directory)
-    changed = _finish_swaps(files, directory, names)
+    changed = finish_swaps(files, directory, names)
     for name in files.listdir(directory) if changed else names:
         leftover = name.endswith((DELETED, CLEANED, ".tmp")) and name[:1].isdigit()
         if leftover or name == "leader-epoch-checkpoint.tmp":
             files.unlink(f"{directory}/{name}")
             changed = True
     names = files.listdir(directory) if changed else names
-    logs = {_offset_of(name) for name in names if _is_numbered(name, LOG)}
+    logs = {offset_of(name) for name in names if is_numbered(name, LOG)}
+    # The last segment is open again: it will grow, and get checksums when it is closed.
+    closed = logs - {max(logs, default=0)}
     for name in names:
-        if _is_numbered(name, *_INDEX_SUFFIXES) and _offset_of(name) not in logs:
+        is_orphan = is_numbered(name, *INDEX_SUFFIXES) and offset_of(name) not in logs
+        if is_orphan or (is_numbered(name, CHECKSUMS) and offset_of(name) not in closed):
             files.unlink(f"{directory}/{name}")
             changed = True
     return files.listdir(directory) if changed else names
-
-
-def _finish_swaps(files: Files, directory: str, names: list[str]) -> bool:
-    """Complete a replacement of segments whose new files were all written (rule E4).
-
-    A swap is valid only below the first `.cleaned` file: that one was still being written. The
-    originals that a swapped segment replaces go before it takes its own name.
-    """
-    swaps = [name for name in names if name.endswith(SWAP)]
-    if not swaps:
-        return False
-    unfinished = [_offset_of(name) for name in names if name.endswith(CLEANED)]
-    limit = min(unfinished, default=None)
-    for name in swaps:
-        if limit is not None and _offset_of(name) >= limit:
-            files.unlink(f"{directory}/{name}")
-        elif name.endswith(LOG + SWAP):
-            _drop_replaced(files, directory, name, names)
-    for name in swaps:
-        if files.exists(f"{directory}/{name}"):
-            files.replace(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
-    return True
-
-
-def _drop_replaced(files: Files, directory: str, swap: str, names: list[str]) -> None:
-    path = f"{directory}/{swap}"
-    base, last = _offset_of(swap), -1
-    for _, header in walk_headers(files.pread, path, 0, files.size(path)):
-        last = header.last_offset
-    for name in names:
-        if _is_numbered(name, LOG) and base < _offset_of(name) <= last:
-            for suffix in (LOG, *_INDEX_SUFFIXES):
-                files.unlink(f"{directory}/{name.removesuffix(LOG)}{suffix}")
 
 
 def is_ours(name: str) -> bool:
@@ -160,21 +125,13 @@ def is_ours(name: str) -> bool:
     return is_numbered or name.removesuffix(".tmp") in (PARTITION_METADATA, LEADER_EPOCHS)
 
 
-def _is_numbered(name: str, *suffixes: str) -> bool:
-    stem, dot, suffix = name.partition(".")
-    return len(stem) == 20 and stem.isdigit() and dot + suffix in suffixes
-
-
-def _offset_of(name: str) -> int:
-    return int(name[:20]) if name[:20].isdigit() else -1
-
-
 def _open_segments(files: Files, directory: str, names: list[str], now_ms: int) -> list[Segment]:
-    bases = sorted(_offset_of(name) for name in names if _is_numbered(name, LOG))
-    segments = []
+    bases = sorted(offset_of(name) for name in names if is_numbered(name, LOG))
+    segments, present = [], set(names)
     for base in bases:
         segment = Segment(files, directory, base, size=0, created_ms=now_ms)
         segment.size = files.size(segment.log_path)
+        segment.note_missing_indexes(present)
         segments.append(segment)
     return segments
 
@@ -214,6 +171,7 @@ def _end_is_known(files: Files, loaded: Loaded, recovery_point: int) -> bool:
     if end_offset != recovery_point or end_position != active.size:
         return False
     loaded.log_end_offset = loaded.flushed_offset = end_offset
+    active.note_sealed()
     return True
 
 
@@ -230,6 +188,7 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
         has_gap = limit is not None and end_offset < limit and not options.allows_gaps
         if not is_whole or has_gap:
             loaded.truncated_bytes += _drop_after(segments, slot)
+            _cut_off(files, loaded.unsynced.directory, segment)
             break
     for segment in segments[first:-1]:
         segment.seal()
@@ -276,7 +235,6 @@ def _recover_segment(
     if segment.size == whole_size:
         return offset, True
     loaded.truncated_bytes += whole_size - segment.size
-    files.truncate(segment.log_path, segment.size)
     return offset, False
 
 
@@ -309,6 +267,17 @@ def _drop_after(segments: list[Segment], slot: int) -> int:
     for segment in dropped:
         segment.delete_files()
     return sum(segment.size for segment in dropped)
+
+
+def _cut_off(files: Files, directory: str, segment: Segment) -> None:
+    """Cut the segment, which is the open one again, where its good part ends.
+
+    What came after it goes durably before that: a crash in between must not leave a hole.
+    """
+    segment.drop_checksums()
+    files.fsync_dir(directory)
+    files.truncate(segment.log_path, segment.size)
+    segment.write_indexes()  # Entries of what is gone must not be met by another recovery.
 
 
 def _note_tail(unsynced: Unsynced, segments: list[Segment]) -> None:
@@ -404,7 +373,6 @@ def rebuild_producers(
     Aborted transactions whose markers lie at or after `txn_from` are indexed anew.
     """
     newest = load_newest(files, directory, snapshots, snapshot_max)
-    snapshots.intersection_update(_existing(files, directory, snapshots))
     if newest is None:
         producers.reset((), start_offset)
     else:
@@ -416,10 +384,6 @@ def rebuild_producers(
         return
     for segment in _from_offset(segments, begin):
         _replay_segment(files, segment, producers, begin, txn_from)
-
-
-def _existing(files: Files, directory: str, snapshots: Iterable[int]) -> set[int]:
-    return {offset for offset in snapshots if files.exists(snapshot_path(directory, offset))}
 
 
 def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:

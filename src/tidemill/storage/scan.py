@@ -70,7 +70,9 @@ class ScannedBatch(NamedTuple):
     buffer_pos: int
 
 
-def scan_batches(files: Files, path: str, start: int, end: int) -> Iterator[ScannedBatch]:
+def scan_batches(
+    files: Files, path: str, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
+) -> Iterator[ScannedBatch]:
     """Each whole batch from `start` whose CRC is right; ends before the first that is not.
 
     The caller learns where the good part ends from the last batch it was given.
@@ -78,7 +80,7 @@ def scan_batches(files: Files, path: str, start: int, end: int) -> Iterator[Scan
     position, chunk_start, chunk = start, start, memoryview(b"")
     while position + HEADER_BYTES <= end:
         if position + HEADER_BYTES > chunk_start + len(chunk):
-            chunk_start, chunk = position, _chunk(files, path, position, end, SCAN_CHUNK_BYTES)
+            chunk_start, chunk = position, _chunk(files, path, position, end, chunk_bytes)
         try:
             header = read_header(chunk, position - chunk_start)
         except WireError:
@@ -87,7 +89,7 @@ def scan_batches(files: Files, path: str, start: int, end: int) -> Iterator[Scan
         if position + size > end:
             break
         if position + size > chunk_start + len(chunk):
-            wanted = max(size, SCAN_CHUNK_BYTES)
+            wanted = max(size, chunk_bytes)
             chunk_start, chunk = position, _chunk(files, path, position, end, wanted)
         if not crc_matches(chunk, position - chunk_start, header):
             break

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from tidemill.storage.checksums import CHECKSUMS
+from tidemill.storage.damage import SegmentFiles
 from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.files import Buffer, Files
 from tidemill.storage.index import (
@@ -30,11 +32,16 @@ INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 DELETED = ".deleted"
-SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+CLEANED = ".cleaned"
+SWAP = ".swap"
+INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
+SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES, CHECKSUMS)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 RECENT_BATCHES_MAX = 512
 INDEX_ENTRIES_UNWRITTEN_MAX = 256
+UNINDEXED_BYTES_MAX = 64 * 1024
+"""Up to this size an active segment needs no index files: a start reads its batches instead."""
 
 
 def offset_name(offset: int) -> str:
@@ -70,6 +77,7 @@ class Segment:
         "_bytes_since_index",
         "_files",
         "_recent",
+        "_sealed_size",
         "_stem",
         "_suffix",
         "base_offset",
@@ -87,21 +95,31 @@ class Segment:
     )
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, *, size: int, created_ms: int
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        created_ms: int,
+        suffix: str = "",
     ) -> None:
-        """`size` -1 makes a new, empty segment; files appear with the first write to each."""
+        """`size` -1 makes a new, empty segment; files appear with the first write to each.
+
+        `suffix` is for one that is not the log's yet: it is being compacted into.
+        """
         is_new = size < 0
         stem = f"{directory}/{offset_name(base_offset)}"
         self._files = files
         self._stem = stem
-        self._suffix = ""
+        self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = created_ms
-        self.log_path = stem + LOG
+        self.log_path = stem + LOG + suffix
         self.size = max(0, size)
-        self.offset_index = OffsetIndex(files, stem + INDEX, empty=is_new)
-        self.time_index = TimeIndex(files, stem + TIME_INDEX, empty=is_new)
-        self.txn_index = TransactionIndex(files, stem + TXN_INDEX, empty=is_new)
+        self.offset_index = OffsetIndex(files, stem + INDEX + suffix, empty=is_new)
+        self.time_index = TimeIndex(files, stem + TIME_INDEX + suffix, empty=is_new)
+        self.txn_index = TransactionIndex(files, stem + TXN_INDEX + suffix, empty=is_new)
         self.first_timestamp: int | None = None
         self.max_timestamp: int | None = -1 if is_new else None
         self.max_timestamp_offset = base_offset
@@ -109,7 +127,16 @@ class Segment:
         self.is_gone = False
         """Deleted, or its directory is: a missing file is no fault of the disk then."""
         self._bytes_since_index = 0
+        self._sealed_size = -1
         self._recent = _RecentBatches(base_offset)
+
+    def note_missing_indexes(self, names: Collection[str]) -> None:
+        """Of these files in its directory: an index that is not there need not be looked for."""
+        stem = offset_name(self.base_offset)
+        if stem + INDEX not in names:
+            self.offset_index = OffsetIndex(self._files, self._stem + INDEX, empty=True)
+        if stem + TIME_INDEX not in names:
+            self.time_index = TimeIndex(self._files, self._stem + TIME_INDEX, empty=True)
 
     # Writing
 
@@ -120,6 +147,7 @@ class Segment:
             self._files.truncate(self.log_path, 0)
         for path in (self.offset_index.path, self.time_index.path, self.txn_index.path):
             self._files.unlink(path)
+        self.drop_checksums()
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """Append bytes; on failure the file is as before, or the error takes the dir offline."""
@@ -190,7 +218,23 @@ class Segment:
         """The segment gets no more batches: note its last timestamp and write its indexes."""
         self._note_time()
         self.write_indexes()
+        self.note_sealed()
         self._recent = _RecentBatches(self.base_offset)
+
+    def note_sealed(self) -> None:
+        """Its index files, if it has any, say all that there is to say."""
+        self._sealed_size = self.size
+
+    @property
+    def is_quick_to_open(self) -> bool:
+        """Whether a start finds its way: the indexes are complete, or few batches are in no index.
+
+        Files that are there must be complete, since the last entry of the time index is believed.
+        """
+        if self._sealed_size == self.size and not self.has_unwritten_index:
+            return True
+        is_short = self.size <= UNINDEXED_BYTES_MAX
+        return is_short and not (self.offset_index.has_file or self.time_index.has_file)
 
     @property
     def has_unwritten_index(self) -> bool:
@@ -291,6 +335,7 @@ class Segment:
 
     def truncate(self, position: int, offset: int) -> None:
         """Drop everything from `position` on, where the batch of `offset` begins."""
+        self.drop_checksums()
         self.offset_index.truncate(position)
         self.time_index.truncate(offset - self.base_offset)
         self.txn_index.truncate(offset)
@@ -327,6 +372,25 @@ class Segment:
         self.max_timestamp_offset = self.base_offset + (last.offset if last else 0)
         self._recent = _RecentBatches(self.base_offset)
 
+    @property
+    def checksums_path(self) -> str:
+        return self._stem + CHECKSUMS + self._suffix
+
+    def drop_checksums(self) -> None:
+        """The segment will change: what was said of its bytes does not hold any more."""
+        self._files.unlink(self.checksums_path)
+
+    def as_files(self, end_offset: int) -> SegmentFiles:
+        """What a thread needs to look at the segment once it is closed."""
+        return SegmentFiles(
+            self.log_path,
+            self.offset_index.path,
+            self.checksums_path,
+            self.base_offset,
+            end_offset,
+            self.size,
+        )
+
     def paths(self) -> list[str]:
         """Every file the segment may have, under its present name."""
         return [self._stem + suffix + self._suffix for suffix in SEGMENT_SUFFIXES]
@@ -334,15 +398,33 @@ class Segment:
     def mark_deleted(self) -> None:
         """Rename the files, so that a restart does not take them for the log's."""
         self.is_gone = True
-        for suffix in SEGMENT_SUFFIXES:
-            path = self._stem + suffix
+        for kind in SEGMENT_SUFFIXES:
+            path = self._stem + kind
             if self._files.exists(path):
                 self._files.replace(path, path + DELETED)
-        self._suffix = DELETED
-        self.log_path = self._stem + LOG + DELETED
-        self.offset_index.path = self._stem + INDEX + DELETED
-        self.time_index.path = self._stem + TIME_INDEX + DELETED
-        self.txn_index.path = self._stem + TXN_INDEX + DELETED
+        self._point_at(DELETED)
+
+    def rename_indexes(self, suffix: str) -> None:
+        """Move the indexes, which must all exist, to names with another suffix."""
+        for kind in INDEX_SUFFIXES:
+            self._files.replace(self._stem + kind + self._suffix, self._stem + kind + suffix)
+        self.offset_index.path = self._stem + INDEX + suffix
+        self.time_index.path = self._stem + TIME_INDEX + suffix
+        self.txn_index.path = self._stem + TXN_INDEX + suffix
+
+    def rename_log(self, suffix: str) -> None:
+        """Move the batches after their indexes: a log file's name says what the segment is."""
+        self._files.replace(self.log_path, self._stem + LOG + suffix)
+        self._point_at(suffix)
+
+    def _point_at(self, suffix: str) -> None:
+        """Go by other names from now on. A thread that reads looks at its path again afterwards,
+        so these change before anything else may take the old names."""
+        self._suffix = suffix
+        self.log_path = self._stem + LOG + suffix
+        self.offset_index.path = self._stem + INDEX + suffix
+        self.time_index.path = self._stem + TIME_INDEX + suffix
+        self.txn_index.path = self._stem + TXN_INDEX + suffix
 
     def delete_files(self) -> None:
         self.is_gone = True

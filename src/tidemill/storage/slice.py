@@ -7,12 +7,15 @@ never stalls the loop.
 
 from __future__ import annotations
 
-from tidemill.errors import ApiError, ErrorCode
+from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.storage.disk_errors import FileMissingError
 from tidemill.storage.files import Files
 from tidemill.storage.scan import Read, WouldBlockError, walk_headers
 from tidemill.storage.segment import Segment
 from tidemill.wire.batch import HEADER_BYTES, read_header
+
+RENAMES_MAX = 3
+"""A segment's file is renamed once, when retention or compaction lets go of it, and then goes."""
 
 
 class LogSlice:
@@ -21,6 +24,7 @@ class LogSlice:
     __slots__ = (
         "_at_least_one",
         "_end",
+        "_end_position",
         "_files",
         "_max_bytes",
         "_offset",
@@ -38,17 +42,21 @@ class LogSlice:
         upper_offset: int | None,
         max_bytes: int,
         at_least_one: bool,
+        end_position: int | None = None,
     ) -> None:
-        """`upper_offset` None means that all of the segment may be read."""
+        """`upper_offset` None means that all of the segment, or up to a position, may be read."""
         self._files = files
         self._segment = segment
         self._offset = offset
         self._upper_offset = upper_offset
+        self._end_position = end_position
         self._max_bytes = max_bytes
         self._at_least_one = at_least_one
         self._start = -1
         self._end = -1
-        if self._is_cheap():
+        if not segment.size:
+            self._start = self._end = 0  # Compaction may leave nothing of a segment.
+        elif self._is_cheap():
             try:
                 self._resolve(files.pread_now)
             except WouldBlockError:
@@ -85,27 +93,32 @@ class LogSlice:
 
     def read_blocking(self) -> bytes:
         """The bytes, waiting for the disk; for a thread of an executor."""
-        try:
-            return self._read()
-        except FileMissingError:
-            # Retention may have renamed the file a moment ago; its new name is known by now.
-            pass
-        try:
-            return self._read()
-        except FileMissingError:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {self._offset} was deleted while reading"
-            ) from None
+        segment, start, end = self._segment, self._start, self._end
+        for _ in range(RENAMES_MAX):
+            path = segment.log_path
+            try:
+                data = self._read(path)
+            except (FileMissingError, WireError):
+                if path == segment.log_path and not segment.is_gone:
+                    raise
+            else:
+                if path == segment.log_path:
+                    return data
+            # The file was renamed meanwhile, and another may have its old name: look again.
+            self._start, self._end = start, end
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {self._offset} was deleted while reading"
+        )
 
-    def _read(self) -> bytes:
+    def _read(self, path: str) -> bytes:
         if self._start < 0:
             self._resolve(self._files.pread)
-        return self._files.pread(self._segment.log_path, self._start, self._end - self._start)
+        return self._files.pread(path, self._start, self._end - self._start)
 
     def _resolve(self, read: Read) -> None:
         segment = self._segment
         start = segment.locate(self._offset, read)
-        end = segment.size
+        end = segment.size if self._end_position is None else self._end_position
         if self._upper_offset is not None:
             end = max(start, segment.locate(self._upper_offset, read))
         if end - start > self._max_bytes:

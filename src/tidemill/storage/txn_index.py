@@ -12,6 +12,7 @@ import struct
 from typing import NamedTuple
 
 from tidemill.storage.files import Files
+from tidemill.storage.index import read_settled
 
 ENTRY_BYTES = 34
 _VERSION = 0
@@ -56,6 +57,10 @@ class TransactionIndex:
         self.is_new_file |= not entries
         entries.append(aborted)
 
+    def touch(self) -> None:
+        """Make the file, empty if there is nothing to say: it then replaces one that said more."""
+        self._files.write_at(self.path, 0, (b"",))
+
     def truncate(self, offset: int) -> None:
         """Forget the transactions whose marker is at or after `offset`."""
         entries = self.entries()
@@ -69,10 +74,11 @@ class TransactionIndex:
     def _has_torn_tail(self, count: int) -> bool:
         return self._files.exists(self.path) and self._files.size(self.path) > count * ENTRY_BYTES
 
+    def _content(self, path: str) -> bytes:
+        return self._files.read_file(path) if self._files.exists(path) else b""
+
     def _read(self) -> list[AbortedTransaction]:
-        if not self._files.exists(self.path):
-            return []
-        data = self._files.read_file(self.path)
+        data = read_settled(self, self._content)
         entries: list[AbortedTransaction] = []
         for start in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
             version, *rest = _entry.unpack_from(data, start)
