@@ -131,7 +131,7 @@ class ClusterImage:
     """Everything about the cluster at one moment; `version` grows with every image published.
 
     `broker_configs` are the dynamic settings of single brokers, `default_broker_config` those of
-    all brokers together.
+    all brokers together; `group_configs` are those of consumer groups, which need not exist.
     """
 
     cluster_id: str = ""
@@ -143,6 +143,7 @@ class ClusterImage:
     topic_names: Mapping[TopicId, str] = field(default_factory=lambda: _EMPTY)
     broker_configs: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=lambda: _EMPTY)
     default_broker_config: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _EMPTY)
     partition_count: int = 0
 
     def topic(self, name: str) -> TopicImage | None:
@@ -265,6 +266,16 @@ def with_broker_configs(
     if configs:
         by_broker[broker_id] = frozen(configs)
     return replace(image, version=version, broker_configs=MappingProxyType(by_broker))
+
+
+def with_group_configs(
+    image: ClusterImage, group_id: str, configs: Mapping[str, str]
+) -> ClusterImage:
+    """The image with one group's settings; a group without any is not listed."""
+    by_group = {key: value for key, value in image.group_configs.items() if key != group_id}
+    if configs:
+        by_group[group_id] = frozen(configs)
+    return replace(image, version=image.version + 1, group_configs=MappingProxyType(by_group))
 
 
 def with_controller(

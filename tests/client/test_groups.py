@@ -11,6 +11,7 @@ import pytest
 from tidemill.client import Admin, ClientError, Consumer, ConsumerRecord, Producer, blocking
 from tidemill.client.admin_types import NewTopic
 from tidemill.client.group_offsets import OffsetAndMetadata
+from tidemill.errors import ErrorCode
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
@@ -358,3 +359,60 @@ def test_the_blocking_twin_in_a_group(bootstrap: str, topic: str) -> None:
         assert sum(at.offset for at in found.values() if at) == 19
         assert consumer.subscription() == {topic}
         consumer.unsubscribe()
+
+
+async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    records: list[ConsumerRecord] = []
+    async with asyncio.timeout(40):
+        while len(records) < count:
+            records += await consumer.poll(timeout_ms=50)
+    return records
+
+
+async def make_again(bootstrap: str, topic: str) -> None:
+    async with Admin(bootstrap) as admin:
+        (await admin.delete_topics([topic])).raise_first()
+    await create(bootstrap, topic, 1)
+
+
+@pytest.mark.parametrize("settings", ANY, ids=name_of)
+async def test_a_topic_that_is_made_again_is_read_from_its_beginning(
+    bootstrap: str, topic: str, settings: dict[str, Any]
+) -> None:
+    """Positions and commits of the topic that was deleted mean nothing in the new one."""
+    await create(bootstrap, topic, 1)
+    await fill(bootstrap, topic, 10)
+    partition = TopicPartition(topic, 0)
+    quick = {"metadata_max_age_ms": 500, "auto_commit_interval_ms": 100}
+    quick |= {"allow_auto_create_topics": False}  # Else it would make the topic again itself.
+    async with member(bootstrap, topic, **settings, **quick) as consumer:
+        consumer.subscribe([topic])
+        await read(consumer, 10)
+        await consumer.commit()
+        await make_again(bootstrap, topic)
+        await fill(bootstrap, topic, 20, start=100)
+        records = await read(consumer, 20)
+        assert [record.offset for record in records] == list(range(20))
+        assert [record.value for record in records] == [b"%d" % n for n in range(100, 120)]
+        await consumer.commit()
+        committed = (await consumer.committed(partition))[partition]
+        assert committed is not None
+        assert committed.offset == 20
+
+
+async def test_a_late_commit_is_not_one_for_the_topic_s_successor(
+    bootstrap: str, topic: str
+) -> None:
+    await create(bootstrap, topic, 1)
+    await fill(bootstrap, topic, 5)
+    partition = TopicPartition(topic, 0)
+    async with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        await read(consumer, 5)
+        late = consumer._committable()
+        assert late[partition].topic_id.int
+        await make_again(bootstrap, topic)
+        with pytest.raises(ClientError) as refused:
+            await consumer.commit(late)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await consumer.committed(partition))[partition] is None

@@ -8,6 +8,7 @@ from random import Random
 from uuid import UUID
 
 from tidemill.coordinators.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from tidemill.coordinators.heartbeat_checks import check_heartbeat
 from tidemill.coordinators.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -19,6 +20,7 @@ from tidemill.coordinators.records import (
     encode_record,
 )
 from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result
+from tidemill.errors import ApiError
 from tidemill.image import EMPTY_IMAGE, PartitionImage, TopicImage, with_topic, without_topics
 from tidemill.testing.clock import ManualClock
 from tidemill.types import BrokerId, LeaderEpoch, PartitionIndex, TopicPartition
@@ -61,7 +63,7 @@ class Bench:
         self.group = self.new_group()
 
     def new_group(self) -> ConsumerGroup:
-        return ConsumerGroup("g", self.timers, self.clock, Random(1), self.config)
+        return ConsumerGroup("g", self.timers, self.clock, Random(1), lambda: self.config)
 
     def topic(self, name: str, partitions: int) -> None:
         known = self.image.topics.get(name)
@@ -79,6 +81,12 @@ class Bench:
     def send(
         self, request: ConsumerGroupHeartbeatRequest, version: int = 1
     ) -> ConsumerGroupHeartbeatResponse:
+        try:
+            check_heartbeat(request, version, self.config.assignors)
+        except ApiError as error:
+            return ConsumerGroupHeartbeatResponse(
+                error_code=int(error.code), error_message=error.message
+            )
         info = RequestInfo("client", "/127.0.0.1", self.clock.now_ms(), version)
         result = self.group.heartbeat(request, info, self.image)
         self.replay(result.records)

@@ -10,6 +10,7 @@ from typing import Any
 from tests.replication.helpers import StepExecutor, World, partition_image, topic_image
 
 from tidemill.coordinators.coordinator import OFFSETS_TOPIC
+from tidemill.coordinators.records import GROUP_RECORDS
 from tidemill.coordinators.result import RequestInfo, Result
 from tidemill.coordinators.runtime import Machinery, Runtime, RuntimeSettings
 from tidemill.coordinators.shard import GroupShard, ShardSettings, Surroundings
@@ -47,9 +48,9 @@ class ShardWorld:
             self.wheel,
             self.world.executor,
             self.soon.append,
-            lambda: self._runtime_settings,
+            self._runtime_settings,
         )
-        runtime = Runtime(machinery, lambda timers: GroupShard(self.around, timers))
+        runtime = Runtime(machinery, lambda timers: GroupShard(self.around, timers), GROUP_RECORDS)
         runtime.follow({0: self.partition})
         return runtime
 

@@ -14,6 +14,7 @@ from tidemill.client.consumer_protocol import (
 )
 from tidemill.coordinators.classic_group import ClassicGroup, ClassicSettings
 from tidemill.coordinators.classic_state import ClassicState
+from tidemill.coordinators.consumer_group import ConsumerGroupConfig
 from tidemill.coordinators.mixed_group import MixedGroup
 from tidemill.coordinators.shard import ShardSettings
 from tidemill.errors import ErrorCode
@@ -161,7 +162,7 @@ def test_a_policy_that_forbids_it() -> None:
     it = Migration(may_upgrade=False)
     assert it.newer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert it.beat() is ErrorCode.NONE
-    it = Migration(may_downgrade=False)
+    it = Migration(consumer=ConsumerGroupConfig(may_downgrade=False))
     it.newer()
     it.newer(-1)
     assert it.kind is MixedGroup

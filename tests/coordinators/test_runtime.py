@@ -7,7 +7,7 @@ from typing import Any
 from tests.coordinators.shard_world import ShardWorld
 from tests.replication.helpers import StepExecutor
 
-from tidemill.coordinators import runtime as runtime_module
+from tidemill.coordinators.host import coordinator_error
 from tidemill.coordinators.offsets import Place, tombstone
 from tidemill.coordinators.records import OffsetCommitKey, OffsetCommitValue
 from tidemill.coordinators.result import CoordinatorRecord, Result
@@ -117,6 +117,51 @@ def test_commits_of_one_turn_share_a_batch() -> None:
     world.pump()
     assert answers == list(range(20))
     assert batches(world) == [20]
+
+
+def gathered(world: ShardWorld, number: int, answers: list[Any]) -> None:
+    world.runtime.run(
+        0,
+        lambda shard: Result(number, [commit(number, number)]),
+        answers.append,
+        lambda code, _: answers.append(code),
+        gather=True,
+    )
+    world.pump()
+
+
+def test_commits_linger_for_as_long_as_they_are_told() -> None:
+    world = ShardWorld(runtime_settings=RuntimeSettings(append_linger_ms=20))
+    answers: list[Any] = []
+    gathered(world, 0, answers)
+    world.wait(15)
+    gathered(world, 1, answers)
+    assert answers == []
+    world.wait(5)
+    assert answers == [0, 1]
+    gathered(world, 2, answers)
+    assert world.run(lambda shard: Result("read")) == ["read"], "whatever else comes waits not"
+    assert answers == [0, 1, 2]
+    world.wait(100)
+    assert batches(world) == [2, 1]
+
+
+def test_commits_that_linger_are_told_when_the_coordinator_moves() -> None:
+    world = ShardWorld(runtime_settings=RuntimeSettings(append_linger_ms=20))
+    answers: list[Any] = []
+    gathered(world, 0, answers)
+    world.lose_leadership()
+    world.wait(100)
+    assert answers == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_no_linger_writes_each_commit_by_itself() -> None:
+    world = ShardWorld(runtime_settings=RuntimeSettings(append_linger_ms=0))
+    answers: list[Any] = []
+    for number in range(3):
+        gathered(world, number, answers)
+    assert answers == [0, 1, 2]
+    assert batches(world) == [1, 1, 1]
 
 
 def test_a_request_that_is_not_gathered_comes_after_what_is() -> None:
@@ -237,7 +282,7 @@ def test_what_a_timer_returns_is_written() -> None:
 
 
 def test_errors_as_groups_tell_them() -> None:
-    tell = runtime_module.coordinator_error
+    tell = coordinator_error
     assert tell(ErrorCode.NOT_ENOUGH_REPLICAS) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert tell(ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
     assert tell(ErrorCode.KAFKA_STORAGE_ERROR) is ErrorCode.NOT_COORDINATOR

@@ -143,7 +143,12 @@ def play(pair: Pair, scenario: Callable[[Stage], None]) -> None:
             scenario(stage)
         finally:
             stage.close()
-    kafka, tidemill = (stage.answers for stage in stages)
+    compare(*stages)
+
+
+def compare(first: Stage, second: Stage) -> None:
+    """Fail with every difference between two systems' answers that is not intended."""
+    kafka, tidemill = first.answers, second.answers
     assert [step for step, *_ in kafka] == [step for step, *_ in tidemill]
     problems = [
         f"{step} ({api.name} v{version}): {path or 'answer'} is {ours!r}, Kafka says {theirs!r}"

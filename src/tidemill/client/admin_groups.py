@@ -16,7 +16,7 @@ from tidemill.client.admin_types import Results
 from tidemill.client.cluster import Cluster
 from tidemill.client.connection import Connection
 from tidemill.client.consumer_protocol import decode_assignment
-from tidemill.client.errors import ClientError, from_code
+from tidemill.client.errors import ClientError, failure_of, from_code
 from tidemill.client.group_coordinator import GroupCoordinator
 from tidemill.client.group_offsets import OffsetAndMetadata
 from tidemill.errors import ErrorCode, WireError
@@ -119,7 +119,7 @@ async def _list_of(
         request.types_filter = list(types)
     answer: ListGroupsResponse = await connection.request(request)
     if answer.error_code:
-        raise from_code(answer.error_code, f"listing the groups of broker {node_id}")
+        raise failure_of(f"listing the groups of broker {node_id}", answer.error_code)
     return [
         GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
         for group in answer.groups
@@ -235,7 +235,7 @@ async def delete_groups(cluster: Cluster, group_ids: Iterable[str]) -> Results[s
                 DeleteGroupsRequest(groups_names=[group_id])
             )
             if answer.results[0].error_code:
-                raise from_code(answer.results[0].error_code, f"group {group_id!r}")
+                raise failure_of(f"group {group_id!r}", answer.results[0].error_code)
 
         await GroupCoordinator(cluster, group_id).call(ask)
 
@@ -271,12 +271,12 @@ async def delete_offsets(
             OffsetDeleteRequest(group_id=group_id, topics=list(topics.values()))
         )
         if answer.error_code:
-            raise from_code(answer.error_code, f"group {group_id!r}")
+            raise failure_of(f"group {group_id!r}", answer.error_code)
         results: Results[TopicPartition, None] = Results()
         for answered in answer.topics:
             for entry in answered.partitions:
                 tp = TopicPartition(answered.name, entry.partition_index)
-                results[tp] = from_code(entry.error_code, str(tp)) if entry.error_code else None
+                results[tp] = failure_of(str(tp), entry.error_code) if entry.error_code else None
         return results
 
     return await GroupCoordinator(cluster, group_id).call(ask)

@@ -20,7 +20,7 @@ from tidemill.client.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from tidemill.client.errors import ClientError, from_code
+from tidemill.client.errors import ClientError, failure_of, from_code
 from tidemill.client.group_coordinator import MOVED
 from tidemill.client.group_offsets import Identity
 from tidemill.client.member import FATAL, GroupMember
@@ -154,7 +154,7 @@ class ClassicMember(GroupMember):
                 self._member_id = answer.member_id
                 continue
             if answer.error_code:
-                raise from_code(answer.error_code, f"joining group {self._settings.group_id!r}")
+                raise failure_of(f"joining group {self._settings.group_id!r}", answer.error_code)
             self._member_id, self._generation = answer.member_id, answer.generation_id
             return answer
 
@@ -219,7 +219,7 @@ class ClassicMember(GroupMember):
             request, JOIN_CHANNEL, timeout_ms=timeout_ms
         )
         if answer.error_code:
-            raise from_code(answer.error_code, f"syncing group {self._settings.group_id!r}")
+            raise failure_of(f"syncing group {self._settings.group_id!r}", answer.error_code)
         return decode_assignment(answer.assignment)
 
     # --- topics ----------------------------------------------------------------------------------

@@ -16,42 +16,35 @@ stock. Who decodes in bulk takes whole batches with `poll_batches`. One task may
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Self
 
-from tidemill.client.admin_types import ListedOffset, OffsetSpec, Results
+from tidemill.client.admin_types import OffsetSpec
 from tidemill.client.classic_member import ClassicMember
 from tidemill.client.cluster import Cluster
 from tidemill.client.commits import Commits, OnCommit
 from tidemill.client.connection import Connector, connect_tcp
 from tidemill.client.consumer_types import ConsumerRecord, RawBatch
-from tidemill.client.errors import ClientError, ClosedError, RequestTimeoutError
-from tidemill.client.fetched import check, decode
+from tidemill.client.errors import ClosedError, RequestTimeoutError
 from tidemill.client.fetcher import Fetcher
 from tidemill.client.group_offsets import OUTSIDER, OffsetAndMetadata
 from tidemill.client.heartbeat_member import HeartbeatMember
 from tidemill.client.interceptors import ConsumerInterceptor, run_on_consume
 from tidemill.client.member import GroupMember, RebalanceListener
-from tidemill.client.offsets import list_offsets
 from tidemill.client.positions import PartitionState
+from tidemill.client.reader import Reader, Take, let_others_work
 from tidemill.client.settings import ConsumerSettings, parse
+from tidemill.client.topic_questions import TopicQuestions
 from tidemill.clock import Clock
 from tidemill.types import TopicPartition
 
 ITERATION_WAIT_MS = 1_000
-BYTES_PER_TURN = 128 * 1024
-TURNS_MAX = 64
-
-_Take = Callable[[PartitionState], bool]
-"""Takes from one partition; False when that is enough."""
-
-_Move = Callable[[PartitionState], None]
 
 
-class Consumer:
+class Consumer(TopicQuestions):
     """Reads the partitions it is assigned; use it inside `async with`.
 
     Args:
@@ -77,13 +70,14 @@ class Consumer:
             connector=connector,
             auto_create_topics=self.settings.allow_auto_create_topics,
         )
+        super().__init__(self._cluster, self.settings.isolation_level)
         self._clock = self._cluster.clock
         self._interceptors: Sequence[ConsumerInterceptor] = tuple(self.settings.interceptors)
         self._fetcher: Fetcher | None = None
         self._member: GroupMember | None = None
         self._commits: Commits | None = None
         self._reading: tuple[list[ConsumerRecord], int] | None = None
-        self._turn: list[PartitionState] = []
+        self._reader: Reader | None = None
         self._news = asyncio.Event()
 
     # --- life ------------------------------------------------------------------------------------
@@ -93,6 +87,7 @@ class Consumer:
         await self._cluster.start()
         self._fetcher = Fetcher(self.settings, self._cluster, self._news.set)
         self._fetcher.start()
+        self._reader = Reader(self.settings, self._fetcher)
         if self.settings.group_id:
             self._commits = Commits(self.settings, self._cluster)
 
@@ -137,9 +132,9 @@ class Consumer:
             raise ValueError("this consumer has subscribed; `unsubscribe` before you assign")
         before = set(fetcher.states)
         fetcher.assign(TopicPartition(*partition) for partition in partitions)
-        self._turn = list(fetcher.states.values())
+        self._reading_from().follow_assignment()
         if self._commits is not None:
-            for state in self._turn:
+            for state in fetcher.states.values():
                 state.awaits_start = state.position is None and state.partition not in before
 
     def subscribe(
@@ -163,7 +158,7 @@ class Consumer:
         if self._member is not None:
             self._member.resubscribe(wanted, pattern, listener)
             return
-        if self._turn:
+        if self._running().states:
             raise ValueError(
                 "this consumer has assigned partitions; assign none before subscribing"
             )
@@ -190,17 +185,17 @@ class Consumer:
         """Read on from this offset."""
         if offset < 0:
             raise ValueError(f"an offset is not negative: {offset}; see seek_to_beginning")
-        self._move(self._state(partition), lambda state: state.seek(offset))
+        self._reading_from().move(self._state(partition), lambda state: state.seek(offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read from the first record there is, of these partitions or of all."""
         for state in self._states(partitions):
-            self._move(state, lambda state: state.seek_to(OffsetSpec.EARLIEST))
+            self._reading_from().move(state, lambda state: state.seek_to(OffsetSpec.EARLIEST))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Read what comes from now on, of these partitions or of all."""
         for state in self._states(partitions):
-            self._move(state, lambda state: state.seek_to(OffsetSpec.LATEST))
+            self._reading_from().move(state, lambda state: state.seek_to(OffsetSpec.LATEST))
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Read from the first record of this time or later; from the end if there is none."""
@@ -219,7 +214,7 @@ class Consumer:
         try:
             async with asyncio.timeout(self.settings.default_api_timeout_ms / 1000):
                 while state.position is None:
-                    self._raise_error_of(state)
+                    self._reading_from().raise_error_of(state)
                     self._news.clear()
                     await self._find_starts()
                     if state.position is None:
@@ -292,7 +287,7 @@ class Consumer:
     def _committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Up to where the user is done: what was polled, but not what is being iterated over."""
         found = {
-            state.partition: OffsetAndMetadata(state.position)
+            state.partition: OffsetAndMetadata(state.position, topic_id=state.topic_id)
             for state in self._running().states.values()
             if state.position is not None
         }
@@ -301,7 +296,7 @@ class Consumer:
             for record in reversed(records[index:]):
                 partition = TopicPartition(record.topic, record.partition)
                 if partition in found:
-                    found[partition] = OffsetAndMetadata(record.offset)
+                    found[partition] = found[partition]._replace(offset=record.offset)
         return found
 
     def _change_assignment(
@@ -312,9 +307,11 @@ class Consumer:
         """Read exactly these from now on: the group says so."""
         fetcher = self._running()
         fetcher.assign(sorted(partitions))
-        self._turn = list(fetcher.states.values())
+        self._reading_from().follow_assignment()
         for partition, start in starts.items():
-            self._move(fetcher.states[partition], partial(_seek_to_start, start=start))
+            self._reading_from().move(
+                fetcher.states[partition], partial(_seek_to_start, start=start)
+            )
 
     async def _attend(self) -> None:
         """What belongs to the group at the beginning of a poll."""
@@ -326,7 +323,7 @@ class Consumer:
 
     async def _find_starts(self) -> None:
         """Begin partitions that were assigned by hand where the group left off."""
-        waiting = {s.partition: s for s in self._turn if s.awaits_start}
+        waiting = {s.partition: s for s in self._running().states.values() if s.awaits_start}
         if not waiting or self._commits is None:
             return
         found = await self._commits.committed(waiting)
@@ -336,7 +333,7 @@ class Consumer:
                 continue  # Sought meanwhile.
             state.awaits_start = False
             if start is not None:
-                self._move(state, partial(_seek_to_start, start=start))
+                self._reading_from().move(state, partial(_seek_to_start, start=start))
         self._running().wake()
 
     async def _end_group(self, *, commit: bool) -> None:
@@ -366,11 +363,12 @@ class Consumer:
 
         Raises the error of a partition that cannot be read; the others go on with the next call.
         """
+        reader = self._reading_from()
         limit = self.settings.max_poll_records if max_records is None else max_records
         records: list[ConsumerRecord] = []
 
         def take(state: PartitionState) -> bool:
-            self._take_records(state, records, limit - len(records))
+            reader.take_records(state, records, limit - len(records))
             return len(records) < limit
 
         await self._gather(take, records, timeout_ms)
@@ -380,13 +378,14 @@ class Consumer:
         self, max_bytes: int | None = None, timeout_ms: float = 0
     ) -> list[RawBatch]:
         """Whole record batches, checked but not decoded, for who decodes in bulk."""
+        reader = self._reading_from()
         limit = self.settings.fetch_max_bytes if max_bytes is None else max_bytes
         batches: list[RawBatch] = []
         taken_bytes = 0
 
         def take(state: PartitionState) -> bool:
             nonlocal taken_bytes
-            taken_bytes += self._take_batches(state, batches, limit - taken_bytes)
+            taken_bytes += reader.take_batches(state, batches, limit - taken_bytes)
             return taken_bytes < limit
 
         await self._gather(take, batches, timeout_ms)
@@ -405,7 +404,7 @@ class Consumer:
         """An iteration is at this record of a poll: what comes from here on is not done."""
         self._reading = (records, index)
 
-    async def _gather(self, take: _Take, taken: Sequence[object], timeout_ms: float) -> None:
+    async def _gather(self, take: Take, taken: Sequence[object], timeout_ms: float) -> None:
         """Go round the partitions until `take` has enough; wait if there was nothing at all."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         self._reading = None
@@ -413,15 +412,10 @@ class Consumer:
             self._news.clear()
             if self._commits is not None:
                 await self._attend()
-            fetcher = self._running()
-            before = fetcher.buffered_bytes
-            self._go_round(take, taken)
-            taken_bytes = before - fetcher.buffered_bytes
-            if taken_bytes:
-                fetcher.wake()
+            taken_bytes = self._reading_from().go_round(take, taken)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if taken or left_ms <= 0:
-                await _let_others_work(taken_bytes)
+                await let_others_work(taken_bytes)
                 return
             try:
                 async with asyncio.timeout(left_ms / 1000):
@@ -429,124 +423,21 @@ class Consumer:
             except TimeoutError:
                 continue  # One last look.
 
-    def _go_round(self, take: _Take, taken: Sequence[object]) -> None:
-        for _ in range(len(self._turn)):
-            state = self._turn.pop(0)
-            self._turn.append(state)
-            if state.paused:
-                continue
-            if state.batches:
-                if not take(state):
-                    return
-            elif state.error is not None and not taken:
-                self._raise_error_of(state)
-
-    def _take_records(
-        self, state: PartitionState, records: list[ConsumerRecord], limit: int
-    ) -> None:
-        while state.batches and limit > 0:
-            if state.records is None:
-                state.records = self._open_first(state)
-            part = state.records[state.taken : state.taken + limit]
-            records += part
-            limit -= len(part)
-            state.taken += len(part)
-            if state.taken >= len(state.records):
-                self._drop_first(state)
-            else:
-                state.position = part[-1].offset + 1
-
-    def _open_first(self, state: PartitionState) -> list[ConsumerRecord]:
-        """Decode the partition's first batch; a damaged one is fetched again."""
-        batch = state.batches[0]
-        if batch.hidden:
-            return []
-        try:
-            self._check_first(state)
-            return decode(
-                state.partition,
-                batch,
-                from_offset=state.position or 0,
-                limit_bytes=self.settings.max_batch_decompressed_bytes,
-                key_deserializer=self.settings.key_deserializer,
-                value_deserializer=self.settings.value_deserializer,
-            )
-        except ClientError:
-            self._move(state, PartitionState.refetch)
-            raise
-
-    def _take_batches(
-        self, state: PartitionState, batches: list[RawBatch], limit_bytes: int
-    ) -> int:
-        taken_bytes = 0
-        while state.batches and taken_bytes < limit_bytes:
-            batch = state.batches[0]
-            if not batch.hidden:
-                try:
-                    self._check_first(state)
-                except ClientError:
-                    self._move(state, PartitionState.refetch)
-                    raise
-                start = max(batch.header.base_offset, state.position or 0)
-                batches.append(RawBatch(*state.partition, start, batch.header, batch.data))
-                taken_bytes += len(batch.data)
-            self._drop_first(state)
-        return taken_bytes
-
-    def _check_first(self, state: PartitionState) -> None:
-        if self.settings.check_crcs:
-            check(state.partition, state.batches[0])
-
-    def _drop_first(self, state: PartitionState) -> None:
-        self._running().consumed(len(state.batches[0].data))
-        state.drop_first()
-
-    # --- questions -------------------------------------------------------------------------------
-
-    async def partitions_for(self, topic: str) -> list[int]:
-        """The topic's partitions; raises if there is no such topic."""
-        self._running()
-        answer = await self._cluster.fetch_metadata([topic])
-        if topic in self._cluster.view.errors:
-            raise self._cluster.view.errors[topic]
-        return sorted(entry.partition_index for t in answer.topics for entry in t.partitions)
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """The first offset that exists in each partition."""
-        found = await self._list(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-        return {partition: listed.offset for partition, listed in found.raise_first().items()}
-
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the next record to be written, as far as this consumer may read."""
-        found = await self._list(dict.fromkeys(partitions, OffsetSpec.LATEST))
-        return {partition: listed.offset for partition, listed in found.raise_first().items()}
-
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is of the given time (ms) or later, or None."""
-        specs = {partition: OffsetSpec.at_time(time) for partition, time in times.items()}
-        found = (await self._list(specs)).raise_first()
-        return {
-            partition: listed.offset if listed.offset >= 0 else None
-            for partition, listed in found.items()
-        }
-
-    async def _list(
-        self, specs: Mapping[TopicPartition, OffsetSpec]
-    ) -> Results[TopicPartition, ListedOffset]:
-        self._running()
-        level = self.settings.isolation_level
-        return await list_offsets(self._cluster, specs, isolation_level=level)
-
     # --- inside ----------------------------------------------------------------------------------
 
     def _running(self) -> Fetcher:
         if self._fetcher is None:
             raise ClosedError("this consumer is not running; use it inside `async with`")
         return self._fetcher
+
+    def _reading_from(self) -> Reader:
+        self._running()
+        assert self._reader is not None
+        return self._reader
+
+    def _ready(self) -> Cluster:
+        self._running()
+        return self._cluster
 
     def _state(self, partition: TopicPartition) -> PartitionState:
         state = self._running().states.get(TopicPartition(*partition))
@@ -558,19 +449,6 @@ class Consumer:
         if not partitions:
             return list(self._running().states.values())
         return [self._state(partition) for partition in partitions]
-
-    def _move(self, state: PartitionState, how: _Move) -> None:
-        fetcher = self._running()
-        fetcher.consumed(state.buffered_bytes)
-        how(state)
-        fetcher.wake()
-
-    def _raise_error_of(self, state: PartitionState) -> None:
-        """Raise a partition's error once; the next call finds it tried again."""
-        error, state.error = state.error, None
-        if error is not None:
-            self._running().wake()
-            raise error
 
 
 def _seek_to_start(state: PartitionState, *, start: OffsetAndMetadata) -> None:
@@ -584,12 +462,3 @@ class _GroupHost:
         self.change_assignment = consumer._change_assignment
         self.committable = consumer._committable
         self.wake = consumer._news.set
-
-
-async def _let_others_work(taken_bytes: int) -> None:
-    """Give the loop the turns that the network needs to bring as much as was just taken.
-
-    A reader that never has to wait would otherwise keep the fetcher from its sockets.
-    """
-    for _ in range(min(1 + taken_bytes // BYTES_PER_TURN, TURNS_MAX)):
-        await asyncio.sleep(0)

@@ -55,6 +55,12 @@ _PREDICATES: Mapping[ErrorCode, str] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "has too few replicas in sync",
     ErrorCode.REQUEST_TIMED_OUT: "did not answer in time",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "may not be used by you",
+    ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "has members: stop them first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+        "is read by the group right now (GROUP_SUBSCRIBED_TO_TOPIC): stop its members first"
+    ),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "has too long a note (`offset.metadata.max.bytes`)",
 }
 
 

@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from tidemill.client.offsets import ISOLATION_LEVELS
+from tidemill.client.settings import ConsumerSettings
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
+from tidemill.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NEW_SESSION_EPOCH = 0
 CLOSE_EPOCH = -1
@@ -97,3 +100,35 @@ class FetchSession:
         self._id = 0
         self._epoch = NEW_SESSION_EPOCH
         self._known = {}
+
+
+def fetch_request(plan: Plan, settings: ConsumerSettings, wait_ms: int) -> FetchRequest:
+    """A plan in the words of the protocol."""
+    topics: dict[str, FetchTopic] = {}
+    for (name, index), want in plan.send.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = FetchTopic(topic=name, topic_id=want.topic_id)
+        topic.partitions.append(
+            FetchPartition(
+                partition=index,
+                current_leader_epoch=want.leader_epoch,
+                fetch_offset=want.offset,
+                partition_max_bytes=want.max_bytes,
+            )
+        )
+    forgotten: dict[str, ForgottenTopic] = {}
+    for (name, index), topic_id in plan.forget.items():
+        gone = forgotten.setdefault(name, ForgottenTopic(topic=name, topic_id=topic_id))
+        gone.partitions.append(index)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=settings.fetch_min_bytes,
+        max_bytes=settings.fetch_max_bytes,
+        isolation_level=ISOLATION_LEVELS[settings.isolation_level],
+        session_id=plan.session_id,
+        session_epoch=plan.epoch,
+        topics=list(topics.values()),
+        forgotten_topics_data=list(forgotten.values()),
+        rack_id=settings.client_rack,
+    )

@@ -21,21 +21,20 @@ from tidemill.client.errors import (
     UnsupportedError,
     failure_of,
 )
-from tidemill.client.fetch_session import CLOSE_EPOCH, SESSION_ERRORS, FetchSession, Plan, Wanted
+from tidemill.client.fetch_session import (
+    CLOSE_EPOCH,
+    SESSION_ERRORS,
+    FetchSession,
+    Wanted,
+    fetch_request,
+)
 from tidemill.client.fetched import split_batches, unreadable
-from tidemill.client.offsets import ISOLATION_LEVELS, end_of_epochs, list_offsets
+from tidemill.client.offsets import end_of_epochs, list_offsets
 from tidemill.client.positions import PartitionState
 from tidemill.client.settings import ConsumerSettings
 from tidemill.errors import ErrorCode, WireError
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
-from tidemill.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-)
+from tidemill.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 CHANNEL = "fetch"
 BUSY_WAIT_MS = 20
@@ -137,6 +136,7 @@ class Fetcher:
         """Sort partitions by who is to be asked, and check positions under a new leader."""
         self._by_broker = {}
         for state in self.states.values():
+            self._follow_topic(state)
             info = self._cluster.view.leader(*state.partition)
             if info is None:
                 continue
@@ -151,6 +151,15 @@ class Fetcher:
         for node_id in self._by_broker:
             self._ensure_loop(node_id)
         self.wake()
+
+    def _follow_topic(self, state: PartitionState) -> None:
+        """Start afresh in a topic that was deleted and made again."""
+        topic = self._cluster.view.topics.get(state.partition.topic)
+        if topic is None or not state.adopt(topic.topic_id):
+            return
+        self.consumed(state.buffered_bytes)
+        state.begin_anew(self.reset_spec, ask_group=bool(self._settings.group_id))
+        self._on_news()
 
     def wake(self) -> None:
         """Something changed: stocks were taken, a partition was sought, paused or resumed."""
@@ -251,7 +260,7 @@ class Fetcher:
         if left_out and self.buffered_bytes:
             wait_ms = min(wait_ms, BUSY_WAIT_MS)
         answer: FetchResponse = await connection.request(
-            self._request(plan, wait_ms),
+            fetch_request(plan, settings, wait_ms),
             timeout_ms=settings.request_timeout_ms + wait_ms,
             max_version=_LAST_VERSION_BY_NAME if by_name else None,
         )
@@ -264,37 +273,6 @@ class Fetcher:
         self._read_answer(answer, asked, {w.topic_id: p.topic for p, w in wanted.items()}, node_id)
         if answer.throttle_time_ms > 0:
             await asyncio.sleep(answer.throttle_time_ms / 1000)
-
-    def _request(self, plan: Plan, wait_ms: int) -> FetchRequest:
-        topics: dict[str, FetchTopic] = {}
-        for (name, index), want in plan.send.items():
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = FetchTopic(topic=name, topic_id=want.topic_id)
-            topic.partitions.append(
-                FetchPartition(
-                    partition=index,
-                    current_leader_epoch=want.leader_epoch,
-                    fetch_offset=want.offset,
-                    partition_max_bytes=want.max_bytes,
-                )
-            )
-        forgotten: dict[str, ForgottenTopic] = {}
-        for (name, index), topic_id in plan.forget.items():
-            gone = forgotten.setdefault(name, ForgottenTopic(topic=name, topic_id=topic_id))
-            gone.partitions.append(index)
-        settings = self._settings
-        return FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=ISOLATION_LEVELS[settings.isolation_level],
-            session_id=plan.session_id,
-            session_epoch=plan.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-            rack_id=settings.client_rack,
-        )
 
     # --- answers ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidemill.client.admin_types import Results
 from tidemill.client.connection import Connection
-from tidemill.client.errors import ClientError, from_code
+from tidemill.client.errors import ClientError, failure_of, from_code
 from tidemill.client.group_coordinator import AGAIN, GroupCoordinator
 from tidemill.errors import ErrorCode
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
@@ -41,6 +41,8 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: UUID = ZERO_TOPIC_ID
+    """The topic that was read: what is committed for it never counts for another of its name."""
 
 
 class Identity(NamedTuple):
@@ -65,16 +67,21 @@ async def commit(
 ) -> Results[TopicPartition, None]:
     """Commit; each partition has its result. What befalls the whole group is raised."""
     done: Results[TopicPartition, None] = Results()
+    # Once and for all: if the topic is made anew while we try again, these are not its offsets.
+    topic_ids = _topic_ids(coordinator, offsets)
 
     async def ask(connection: Connection) -> None:
         left = {tp: offset for tp, offset in offsets.items() if done.get(tp, 0) is not None}
-        request, names = _commit_request(coordinator, left, identity)
+        request, names = _commit_request(coordinator.group_id, left, topic_ids, identity)
         by_name = any(topic.topic_id == ZERO_TOPIC_ID for topic in request.topics)
         limit = _LAST_COMMIT_BY_NAME if by_name else None
         answer: OffsetCommitResponse = await connection.request(request, max_version=limit)
         done.update(_committed(answer, names))
-        for error in done.errors().values():
-            if error.code in AGAIN or error.code in _OF_THE_GROUP:
+        for partition, error in done.errors().items():
+            is_gone = error.code is ErrorCode.UNKNOWN_TOPIC_ID and not _is_current(
+                coordinator, partition.topic, topic_ids[partition]
+            )
+            if (error.code in AGAIN or error.code in _OF_THE_GROUP) and not is_gone:
                 raise error
 
     if not offsets:
@@ -98,19 +105,39 @@ _OF_THE_GROUP = frozenset(
 )
 
 
+def _topic_ids(coordinator: GroupCoordinator, offsets: Offsets) -> dict[TopicPartition, UUID]:
+    """Which topic each offset is of; where the committer does not say, the one that is there."""
+    topics = coordinator.cluster.view.topics
+    return {
+        partition: committed.topic_id
+        if committed.topic_id != ZERO_TOPIC_ID or partition.topic not in topics
+        else topics[partition.topic].topic_id
+        for partition, committed in offsets.items()
+    }
+
+
+def _is_current(coordinator: GroupCoordinator, name: str, topic_id: UUID) -> bool:
+    """Whether the topic is still there, as far as we know; the next look is on its way."""
+    known = coordinator.cluster.view.topics.get(name)
+    coordinator.cluster.refresh_soon()
+    return known is not None and known.topic_id == topic_id
+
+
 def _commit_request(
-    coordinator: GroupCoordinator, offsets: Offsets, identity: Identity
+    group_id: str,
+    offsets: Offsets,
+    topic_ids: Mapping[TopicPartition, UUID],
+    identity: Identity,
 ) -> tuple[OffsetCommitRequest, dict[UUID, str]]:
-    view = coordinator.cluster.view
-    topics: dict[str, OffsetCommitRequestTopic] = {}
+    topics: dict[tuple[str, UUID], OffsetCommitRequestTopic] = {}
     names: dict[UUID, str] = {}
     for (name, index), committed in sorted(offsets.items()):
-        topic = topics.get(name)
+        topic_id = topic_ids[TopicPartition(name, index)]
+        topic = topics.get((name, topic_id))
         if topic is None:
-            known = view.topics.get(name)
-            topic_id = known.topic_id if known is not None else ZERO_TOPIC_ID
             names[topic_id] = name
-            topic = topics[name] = OffsetCommitRequestTopic(name=name, topic_id=topic_id)
+            topic = OffsetCommitRequestTopic(name=name, topic_id=topic_id)
+            topics[name, topic_id] = topic
         topic.partitions.append(
             OffsetCommitRequestPartition(
                 partition_index=index,
@@ -120,7 +147,7 @@ def _commit_request(
             )
         )
     request = OffsetCommitRequest(
-        group_id=coordinator.group_id,
+        group_id=group_id,
         generation_id_or_member_epoch=identity.epoch,
         member_id=identity.member_id,
         group_instance_id=identity.instance_id,
@@ -138,7 +165,7 @@ def _committed(
         for entry in topic.partitions:
             partition = TopicPartition(name, entry.partition_index)
             code = entry.error_code
-            found[partition] = from_code(code, str(partition)) if code else None
+            found[partition] = failure_of(str(partition), code) if code else None
     return found
 
 
@@ -216,7 +243,7 @@ def _fetched(answer: OffsetFetchResponse) -> Results[TopicPartition, OffsetAndMe
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
             if entry.error_code:
-                results[partition] = from_code(entry.error_code, str(partition))
+                results[partition] = failure_of(str(partition), entry.error_code)
             elif entry.committed_offset < 0:
                 results[partition] = None
             else:

@@ -8,12 +8,15 @@ before a seek is recognised by it and thrown away.
 from __future__ import annotations
 
 from collections import deque
+from uuid import UUID
 
 from tidemill.client.admin_types import OffsetSpec
 from tidemill.client.consumer_types import ConsumerRecord
 from tidemill.client.errors import ClientError
 from tidemill.client.fetched import FetchedBatch
-from tidemill.types import TopicPartition
+from tidemill.types import ZERO_TOPIC_ID, TopicPartition
+
+FORMER_TOPICS_MAX = 8
 
 
 class PartitionState:
@@ -28,6 +31,7 @@ class PartitionState:
         "error",
         "fetch_epoch",
         "fetch_offset",
+        "former_topic_ids",
         "generation",
         "high_watermark",
         "in_flight",
@@ -42,11 +46,14 @@ class PartitionState:
         "stalled",
         "suspect",
         "taken",
+        "topic_id",
         "validating",
     )
 
     def __init__(self, partition: TopicPartition, reset_to: OffsetSpec | None) -> None:
         self.partition = partition
+        self.topic_id = ZERO_TOPIC_ID
+        self.former_topic_ids: tuple[UUID, ...] = ()
         self.position: int | None = None
         self.fetch_offset = -1
         self.fetch_epoch = -1
@@ -102,6 +109,28 @@ class PartitionState:
         self._let_go()
         if position is not None:
             self.fetch_offset = position
+
+    def adopt(self, topic_id: UUID) -> bool:
+        """Learn the topic's id; True if this is another topic than the one that was read.
+
+        A broker that lags behind may still speak of the one before: it is not listened to.
+        """
+        if topic_id in (ZERO_TOPIC_ID, self.topic_id, *self.former_topic_ids):
+            return False
+        before, self.topic_id = self.topic_id, topic_id
+        if before == ZERO_TOPIC_ID:
+            return False
+        self.former_topic_ids = (before, *self.former_topic_ids)[:FORMER_TOPICS_MAX]
+        return True
+
+    def begin_anew(self, spec: OffsetSpec | None, *, ask_group: bool) -> None:
+        """The topic was deleted and made again: no offset of the first one means anything."""
+        self._let_go()
+        self.position = None
+        self.reset_to = spec
+        self.awaits_start = ask_group
+        self.fetch_epoch = self.checked_epoch = -1
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = None
 
     # --- fetching --------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from tidemill.image import (
     with_broker,
     with_broker_configs,
     with_controller,
+    with_group_configs,
     with_topic_configs,
     with_topics,
     without_topics,
@@ -438,23 +439,30 @@ class Controller:
         image = self._image
         ops: list[Op] = []
         for change in changes:
-            ops.append(await self._settings_op(change))
+            ops += await self._settings_ops(change)
             if change.topic is not None:
                 image = with_topic_configs(image, change.topic, change.configs)
+            elif change.group_id is not None:
+                image = with_group_configs(image, change.group_id, change.configs)
             else:
                 image = with_broker_configs(image, change.broker_id, change.configs)
         await self._commit(ops)
         await self._publish(image)
         return plans
 
-    async def _settings_op(self, change: ConfigChange) -> Op:
+    async def _settings_ops(self, change: ConfigChange) -> list[Op]:
         if change.topic is not None:
             path = tree.topic_config_path(change.topic)
+        elif change.group_id is not None:
+            path = tree.group_config_path(change.group_id)
         else:
             path = tree.broker_config_path(change.broker_id)
         value = tree.config_value(change.configs)
         known = await self._store.exists(path) is not None
-        return Put(path, value) if known else Create(path, value)
+        if change.group_id is not None and not change.configs:
+            # Nothing else says that a group is there, so nothing is left of it.
+            return [Delete(path)] if known else []
+        return [Put(path, value) if known else Create(path, value)]
 
     # The way of every change
 

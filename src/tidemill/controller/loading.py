@@ -35,6 +35,12 @@ def load_image(nodes: Mapping[str, Node]) -> ClusterImage:
                 if name != tree.DEFAULT_ENTITY
             }
         ),
+        group_configs=MappingProxyType(
+            {
+                tree.group_of_config(name): tree.read_config(node.value)
+                for name, node in _children(nodes, tree.GROUP_CONFIGS)
+            }
+        ),
     )
     default = nodes.get(tree.broker_config_path(None))
     if default is not None:

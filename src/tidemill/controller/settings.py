@@ -1,4 +1,4 @@
-"""Decisions about settings: what a request to alter those of topics and brokers comes to.
+"""Decisions about settings: what a request to alter those of topics, brokers and groups comes to.
 
 Pure functions of the image, the request and the broker's own configuration (whose table knows each
 key). A resource changes as a whole or not at all. Checks, order and messages are Kafka's.
@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from tidemill.config import (
     BROKER_KEYS,
+    GROUP_KEYS,
     TOPIC_KEYS,
     BrokerConfig,
     ConfigError,
@@ -20,6 +21,7 @@ from tidemill.config import (
     ConfigType,
     Scope,
     check_broker_overrides,
+    check_group_overrides,
     check_topic_overrides,
 )
 from tidemill.controller.names import check_topic_name
@@ -33,6 +35,8 @@ from tidemill.wire.messages.configs import (
 
 CONFIGS_PER_RESOURCE_MAX = 1_000
 VALUE_CHARS_MAX = 65_536
+GROUPS_WITH_SETTINGS_MAX = 10_000
+GROUP_ID_CHARS_MAX = 1_000
 
 
 class ResourceType(IntEnum):
@@ -57,11 +61,12 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """The settings that a topic, a broker, or (without either) all brokers will have."""
+    """The settings that a topic, a group, a broker, or (without any) all brokers will have."""
 
     configs: Mapping[str, str]
     topic: str | None = None
     broker_id: BrokerId | None = None
+    group_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,11 @@ def _plan_resource(
             configs = wanted(resource, current)
             _check_broker(configs, Scope.CLUSTER if target is None else Scope.BROKER, config)
             return ConfigChange(configs, broker_id=target)
+        case ResourceType.GROUP:
+            group_id = resource.resource_name
+            configs = wanted(resource, image.group_configs.get(group_id, {}))
+            _check_group(image, group_id, configs, config)
+            return ConfigChange(configs, group_id=group_id)
         case other:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {other}")
 
@@ -213,11 +223,11 @@ def _apply(
 
 
 def _list_key(resource_type: int, name: str, operation: Operation) -> ConfigKey:
-    keys = TOPIC_KEYS if resource_type == ResourceType.TOPIC else BROKER_KEYS
-    key = keys.get(name)
+    tables = {ResourceType.TOPIC: TOPIC_KEYS, ResourceType.GROUP: GROUP_KEYS}
+    key = tables.get(ResourceType(resource_type), BROKER_KEYS).get(name)
     if key is not None and key.type is ConfigType.LIST:
         return key
-    if resource_type == ResourceType.TOPIC:
+    if resource_type != ResourceType.BROKER:
         problem = f"Can't {operation.name} to key {name} because its type is not LIST."
     else:
         verb = operation.name.lower()
@@ -239,6 +249,26 @@ def _check_topic(
     if name not in image.topics:
         problem = f"The topic '{name}' does not exist."
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, problem)
+
+
+def _check_group(
+    image: ClusterImage, group_id: str, configs: Mapping[str, str], config: BrokerConfig
+) -> None:
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    is_new = configs and group_id not in image.group_configs
+    if len(group_id) > GROUP_ID_CHARS_MAX or (
+        is_new and len(image.group_configs) >= GROUPS_WITH_SETTINGS_MAX
+    ):
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"At most {GROUPS_WITH_SETTINGS_MAX} groups can have settings of their own, with ids "
+            f"of at most {GROUP_ID_CHARS_MAX} characters.",
+        )
+    try:
+        check_group_overrides(configs, config)
+    except ConfigError as problem:
+        raise ApiError(problem.code, problem.message) from None
 
 
 def check_topic_configs(configs: Mapping[str, str], config: BrokerConfig) -> None:

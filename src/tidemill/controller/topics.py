@@ -8,7 +8,7 @@ and people match on them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -232,7 +232,7 @@ def _checked_replicas(
     image: ClusterImage, broker_ids: Sequence[int], factor: int | None, index: int
 ) -> Assignment:
     """The replicas that a request names for one partition, if they can be."""
-    problem = _replicas_problem(image, broker_ids, factor)
+    problem = replicas_problem(image.brokers, broker_ids, factor)
     replicas = tuple(map(BrokerId, broker_ids))
     if problem is None and not _alive(image, replicas):
         problem = (
@@ -244,14 +244,15 @@ def _checked_replicas(
     return replicas
 
 
-def _replicas_problem(
-    image: ClusterImage, broker_ids: Sequence[int], factor: int | None
+def replicas_problem(
+    known: Container[int], broker_ids: Sequence[int], factor: int | None = None
 ) -> str | None:
+    """Why these brokers cannot be one partition's replicas; `known` are those there are."""
     if not broker_ids:
         return "The manual partition assignment includes an empty replica list."
     previous = None
     for broker_id in sorted(broker_ids):
-        if broker_id not in image.brokers:
+        if broker_id not in known:
             return (
                 f"The manual partition assignment includes broker {broker_id}, "
                 "but no such broker is registered."

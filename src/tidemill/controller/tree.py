@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from tidemill.image import (
@@ -44,6 +45,7 @@ CLUSTER_ID = "/cluster/id"
 CONFIG = "/config"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
 DEFAULT_ENTITY = "<default>"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
@@ -55,6 +57,7 @@ PERSISTENT_PATHS = (
     CONFIG,
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
+    GROUP_CONFIGS,
     "/config/changes",
     "/config/clients",
     "/config/users",
@@ -89,6 +92,16 @@ def topic_config_path(topic: str) -> str:
 def broker_config_path(broker_id: int | None) -> str:
     """Where a broker's dynamic settings are; None is the default of all brokers."""
     return f"{BROKER_CONFIGS}/{DEFAULT_ENTITY if broker_id is None else broker_id}"
+
+
+def group_config_path(group_id: str) -> str:
+    """Where a group's settings are; its id may have characters that separate paths."""
+    name = quote(group_id, safe="").replace(".", "%2E")
+    return f"{GROUP_CONFIGS}/{name}"
+
+
+def group_of_config(node_name: str) -> str:
+    return unquote(node_name)
 
 
 def broker_path(broker_id: int) -> str:

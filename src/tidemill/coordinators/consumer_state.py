@@ -49,17 +49,19 @@ class GroupState(StrEnum):
 
 
 class ConsumerGroupState:
-    """One group's members, target and epochs; `_holders` says who has which partition."""
+    """One group's members, target and epochs, and who has which partition."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.members: dict[str, ConsumerMember] = {}
         self.group_epoch = FIRST_EPOCH
+        self.epoch_since_ms = 0
+        """When the epoch began: of a group without members, when the last one left."""
         self.assignment_epoch = 0
         self.metadata_hash = 0
         self.target: dict[str, Partitions] = {}
         self.resolved: dict[str, frozenset[str]] = {}
-        self._assigned_at_ms = 0
+        self.assigned_at_ms = 0
         self._holders: dict[tuple[TopicId, int], str] = {}
         self._by_instance: dict[str, str] = {}
 
@@ -76,6 +78,10 @@ class ConsumerGroupState:
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self._by_instance.get(instance_id)
         return None if member_id is None else self.members[member_id]
+
+    def holder(self, topic_id: TopicId, partition: int) -> str | None:
+        """The member that has the partition, or still has to give it back."""
+        return self._holders.get((topic_id, partition))
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether any member wants the topic: its offsets must not expire or be deleted."""
@@ -132,7 +138,7 @@ class ConsumerGroupState:
     ) -> None:
         if value is not None:
             self.assignment_epoch = value.assignment_epoch
-            self._assigned_at_ms = value.assignment_timestamp
+            self.assigned_at_ms = value.assignment_timestamp
 
     def replay_target_member(
         self,

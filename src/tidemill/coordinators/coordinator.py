@@ -7,14 +7,16 @@ response that may carry an error; the broker's handlers add what belongs to vers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
-from tidemill.config import BrokerConfig
+from tidemill.config import BrokerConfig, resolve_group_config
 from tidemill.coordinators.classic_group import ClassicSettings
-from tidemill.coordinators.consumer_group import ConsumerGroupConfig
+from tidemill.coordinators.consumer_steps import ConsumerGroupConfig
 from tidemill.coordinators.group_hash import partition_of
+from tidemill.coordinators.records import GROUP_RECORDS
 from tidemill.coordinators.result import Result
 from tidemill.coordinators.runtime import Machinery, Runtime, RuntimeSettings
 from tidemill.coordinators.shard import GroupShard, ShardSettings, Surroundings
@@ -41,11 +43,8 @@ SETTINGS = (
     "group.consumer.migration.policy",
     "offset.metadata.max.bytes",
     "offsets.retention.minutes",
-    "offsets.load.buffer.size",
-    "offsets.commit.timeout.ms",
-    "offsets.topic.compression.codec",
 )
-"""The settings that this coordinator obeys."""
+"""The settings that shards obey; they may change while the broker runs."""
 
 
 class GroupCoordinator:
@@ -60,15 +59,28 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._find_partition = find_partition
-        self._around = Surroundings(machinery.clock, random, shard_settings(config))
+        self._around = Surroundings(
+            machinery.clock, random, shard_settings(config), self._with_overrides
+        )
         self._runtime: Runtime[GroupShard] = Runtime(
-            machinery, lambda timers: GroupShard(self._around, timers)
+            machinery, lambda timers: GroupShard(self._around, timers), GROUP_RECORDS
         )
         self._partition_count = 0
         config.subscribe(SETTINGS, lambda changed: self._reconfigure())
 
     def _reconfigure(self) -> None:
         self._around.settings = shard_settings(self._config)
+
+    def _with_overrides(
+        self, common: ConsumerGroupConfig, overrides: Mapping[str, str]
+    ) -> ConsumerGroupConfig:
+        own = resolve_group_config(overrides, self._config)
+        return replace(
+            common,
+            session_timeout_ms=own.int("consumer.session.timeout.ms"),
+            heartbeat_interval_ms=own.int("consumer.heartbeat.interval.ms"),
+            assignment_interval_ms=own.int("consumer.assignment.interval.ms"),
+        )
 
     @property
     def settings(self) -> ShardSettings:
@@ -132,7 +144,7 @@ class GroupCoordinator:
         """Run an operation on the shard of a group."""
         index = self.partition_for(group_id)
         if index is None:
-            fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+            fail(ErrorCode.NOT_COORDINATOR, None)
         else:
             self._runtime.run(index, operation, reply, fail, gather=gather)
 
@@ -170,7 +182,6 @@ def shard_settings(config: BrokerConfig) -> ShardSettings:
         ),
         consumer=ConsumerGroupConfig.of(config),
         may_upgrade=policy in ("upgrade", "bidirectional"),
-        may_downgrade=policy in ("downgrade", "bidirectional"),
         metadata_max=config.int("offset.metadata.max.bytes"),
         offsets_retention_ms=config.int("offsets.retention.minutes") * _MS_PER_MINUTE,
     )
@@ -181,4 +192,5 @@ def runtime_settings(config: BrokerConfig) -> RuntimeSettings:
         load_buffer_bytes=config.int("offsets.load.buffer.size"),
         commit_timeout_ms=config.int("offsets.commit.timeout.ms"),
         codec=Codec(config.int("offsets.topic.compression.codec")),
+        append_linger_ms=config.int("group.coordinator.append.linger.ms"),
     )

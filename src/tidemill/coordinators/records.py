@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidemill.coordinators.result import CoordinatorRecord
+from tidemill.coordinators.result import CoordinatorRecord, Encoded, RecordFormat
 from tidemill.errors import WireError
 from tidemill.wire.codec import decode, encode
 from tidemill.wire.declare import (
@@ -229,7 +229,7 @@ KINDS: Mapping[int, _Kind] = {kind.number: kind for kind in _KINDS}
 _BY_KEY: Mapping[type[Message], _Kind] = {kind.key: kind for kind in _KINDS}
 
 
-def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+def encode_record(record: CoordinatorRecord) -> Encoded:
     """The bytes of a record's key and value; no value is a tombstone."""
     kind = _BY_KEY[type(record.key)]
     key = _VERSION.pack(kind.number) + encode(record.key, _KEY_VERSION)
@@ -265,3 +265,6 @@ def _number(data: bytes) -> int:
     if len(data) < _VERSION.size:
         raise WireError("a record of __consumer_offsets is too short to say what it is")
     return int(_VERSION.unpack_from(data)[0])
+
+
+GROUP_RECORDS = RecordFormat(encode_record, decode_record)

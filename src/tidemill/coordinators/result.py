@@ -28,6 +28,20 @@ class CoordinatorRecord(NamedTuple):
     value: Message | None
 
 
+Encoded = tuple[bytes, bytes | None]
+"""A record's key and value as the log has them."""
+
+DecodeRecord = Callable[[bytes, bytes | None], CoordinatorRecord | None]
+"""A stored key and value as a typed record; None for kinds that are of no concern."""
+
+
+class RecordFormat(NamedTuple):
+    """How a coordinator's records look in the log: each kind of coordinator has its own."""
+
+    encode: Callable[[CoordinatorRecord], Encoded]
+    decode: DecodeRecord
+
+
 Settled = Callable[[ErrorCode], None]
 """Called once: with NONE when the records are committed, else with why they are not."""
 

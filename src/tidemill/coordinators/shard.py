@@ -1,44 +1,34 @@
 """The groups of one partition of the offsets topic: who answers a request, and what is replayed.
 
 A `GroupShard` holds classic groups, groups of the newer protocol, and what all of them have
-committed. Requests come through the runtime, one at a time; records come back through `replay`,
-live and at load alike. An offset that is committed for a group nobody knows makes a "simple" group:
-a classic one without members.
+committed (`group_offsets.py`). Requests come through the runtime, one at a time; records come back
+through `replay`, live and at load alike.
 
-Start at `join` and `commit`; `replay` says which record belongs to whom.
+Start at `join`; `replay` says which record belongs to whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Iterator
 from typing import cast
 
-from tidemill.clock import Clock
 from tidemill.coordinators import records as r
 from tidemill.coordinators.classic_group import (
     UNKNOWN_MEMBER,
     ClassicGroup,
     ClassicServices,
-    ClassicSettings,
     join_error,
     sync_error,
 )
 from tidemill.coordinators.classic_state import ClassicState, JoinReply, SyncReply
-from tidemill.coordinators.consumer_group import ConsumerGroup, ConsumerGroupConfig
-from tidemill.coordinators.mixed_group import MixedGroup, can_upgrade, upgrade_records
-from tidemill.coordinators.offsets import (
-    Committed,
-    CommittedOffsets,
-    Place,
-    commit_records,
-    fetched,
-    tombstone,
-)
+from tidemill.coordinators.consumer_group import ConsumerGroup
+from tidemill.coordinators.consumer_member import JOIN_EPOCH
+from tidemill.coordinators.group_offsets import Group, GroupOffsets, group_tombstone
+from tidemill.coordinators.migration import upgrade_records, why_not_upgradable
+from tidemill.coordinators.mixed_group import MixedGroup
 from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result, Timers
+from tidemill.coordinators.surroundings import ShardSettings, Surroundings
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.image import EMPTY_IMAGE, ClusterImage
 from tidemill.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -52,62 +42,17 @@ from tidemill.wire.messages.groups import (
     MemberResponse,
     SyncGroupRequest,
 )
-from tidemill.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponseTopics,
-)
 
-TOMBSTONES_PER_STEP = 500
-"""Offsets that one step of a clean-up removes: a batch of them must fit any size limit."""
-_MEMBER_EPOCH_FROM_VERSION = 9
+__all__ = ["Group", "GroupShard", "ShardSettings", "Surroundings"]
+
 _EPOCH_BEFORE_THE_FIRST = 1
 
-Group = ClassicGroup | MixedGroup
 
-
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
-    """The broker's settings for groups, as they are now."""
-
-    classic: ClassicSettings = field(default_factory=ClassicSettings)
-    consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
-    metadata_max: int = 4_096
-    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
-    may_upgrade: bool = True
-    may_downgrade: bool = True
-
-
-class Surroundings:
-    """What all shards of a broker share; `image` and `settings` are replaced as they change."""
-
-    def __init__(self, clock: Clock, random: Random, settings: ShardSettings) -> None:
-        self.clock = clock
-        self.random = random
-        self.settings = settings
-        self.image: ClusterImage = EMPTY_IMAGE
-
-    def new_member_id(self) -> str:
-        """A random id in the form of a UUID of version 4."""
-        bits = self.random.getrandbits(128)
-        bits = (bits & ~(0xF << 76)) | (4 << 76)
-        bits = (bits & ~(0x3 << 62)) | (2 << 62)
-        text = f"{bits:032x}"
-        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-class GroupShard:
+class GroupShard(GroupOffsets):
     """The state of one partition."""
 
     def __init__(self, around: Surroundings, timers: Timers) -> None:
-        self.groups: dict[str, Group] = {}
-        self.offsets = CommittedOffsets()
-        self._around = around
+        super().__init__(around)
         self._timers = timers
         self._is_loaded = False
         self._services = ClassicServices(
@@ -197,7 +142,7 @@ class GroupShard:
         known = self.groups.get(request.group_id)
         if isinstance(known, MixedGroup):
             return known.heartbeat(request, info, self._around.image)
-        refusal = None if known is None else self._why_not_upgrade(known)
+        refusal = self._why_not_here(known, request)
         if refusal is not None:
             return _refused(ErrorCode.GROUP_ID_NOT_FOUND, refusal)
         group = self._new_consumer_group(request.group_id)
@@ -208,10 +153,6 @@ class GroupShard:
         answer = cast(ConsumerGroupHeartbeatResponse, result.response)
         if answer.error_code or not result.records:
             self._put_back(group, known)
-            if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID and request.member_epoch:
-                return _refused(
-                    ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found."
-                )
             return result
 
         def settled(error: ErrorCode) -> None:
@@ -223,17 +164,24 @@ class GroupShard:
         group.on_loaded()
         return Result(answer, former + result.records, settled)
 
+    def _why_not_here(
+        self, known: ClassicGroup | None, request: ConsumerGroupHeartbeatRequest
+    ) -> str | None:
+        """Only who joins can make the group, or make it one of the newer protocol."""
+        group_id = request.group_id
+        if request.member_epoch == JOIN_EPOCH:
+            return None if known is None else self._why_not_upgrade(known)
+        if known is not None:
+            return f"Group {group_id} is not a consumer group."
+        leaves = request.member_epoch < JOIN_EPOCH
+        return f"Group {group_id} not found." if leaves else f"Consumer group {group_id} not found."
+
     def _why_not_upgrade(self, group: ClassicGroup) -> str | None:
         if group.state is ClassicState.EMPTY:
             return None
         if not self._around.settings.may_upgrade:
             return f"Group {group.group_id} is not a consumer group."
-        if not can_upgrade(group):
-            return (
-                f"Cannot upgrade classic group {group.group_id} to consumer group because the "
-                "group does not use the consumer embedded protocol."
-            )
-        return None
+        return why_not_upgradable(group)
 
     def _upgrade(
         self, known: ClassicGroup, group: MixedGroup, now_ms: int
@@ -244,15 +192,17 @@ class GroupShard:
             records = upgrade_records(known, self._around.image, now_ms)
         for record in records:
             _replay_into(group, *record)
-        return [_group_tombstone(known.group_id), *records]
+        return [group_tombstone(known.group_id), *records]
 
     def _new_consumer_group(self, group_id: str) -> MixedGroup:
         around = self._around
-        group = MixedGroup(
-            group_id, self._timers, around.clock, around.random, around.settings.consumer
+        return MixedGroup(
+            group_id,
+            self._timers,
+            around.clock,
+            around.random,
+            lambda: around.consumer_settings(group_id),
         )
-        group.may_downgrade = around.settings.may_downgrade
-        return group
 
     def _put_back(self, group: MixedGroup, former: ClassicGroup | None) -> None:
         """A group that was made for a request that failed goes as it came."""
@@ -262,127 +212,11 @@ class GroupShard:
             if former is not None and former.members:
                 former.start()
 
-    # Offsets.
-
-    def commit(
-        self, request: OffsetCommitRequest, info: RequestInfo
-    ) -> Result[OffsetCommitResponse]:
-        """Raise unless the member may commit; what is accepted is in the records."""
-        group = self.groups.get(request.group_id)
-        generation = request.generation_id_or_member_epoch
-        if group is None:
-            if generation >= 0:
-                newer = info.api_version >= _MEMBER_EPOCH_FROM_VERSION
-                raise ApiError(
-                    ErrorCode.GROUP_ID_NOT_FOUND if newer else ErrorCode.ILLEGAL_GENERATION
-                )
-        elif isinstance(group, ClassicGroup):
-            group.check_commit(request.member_id, request.group_instance_id, generation)
-            group.touch(request.member_id)
-        else:
-            self._check_consumer_commit(group, request, info)
-        answer, records = commit_records(request, info.now_ms, self._around.settings.metadata_max)
-        return Result(answer, records)
-
-    def _check_consumer_commit(
-        self, group: ConsumerGroup, request: OffsetCommitRequest, info: RequestInfo
-    ) -> None:
-        member = group.members.get(request.member_id)
-        if (
-            info.api_version < _MEMBER_EPOCH_FROM_VERSION
-            and member is not None
-            and member.classic is None
-        ):
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        partitions = [
-            (topic.topic_id, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
-        group.check_commit(request.member_id, request.generation_id_or_member_epoch, partitions)
-
-    def fetch(self, request: OffsetFetchRequestGroup) -> Result[OffsetFetchResponseGroup]:
-        """What a group has committed, for the topics asked for or for all (None)."""
-        group = self.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            group.check_fetch(request.member_id, request.member_epoch)
-        answer = OffsetFetchResponseGroup(group_id=request.group_id)
-        if request.topics is None:
-            answer.topics = self._all_offsets(request.group_id)
-            return Result(answer)
-        for topic in request.topics:
-            answer.topics.append(
-                OffsetFetchResponseTopics(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        fetched(index, self._offset(request.group_id, topic.name, index))
-                        for index in topic.partition_indexes
-                    ],
-                )
-            )
-        return Result(answer)
-
-    def _offset(self, group_id: str, topic: str, partition: int) -> Committed | None:
-        return self.offsets.get(Place(group_id, topic, partition))
-
-    def _all_offsets(self, group_id: str) -> list[OffsetFetchResponseTopics]:
-        topics: dict[str, OffsetFetchResponseTopics] = {}
-        for place, committed in self.offsets.of_group(group_id):
-            known = self._around.image.topic(place.topic)
-            topic = topics.setdefault(place.topic, OffsetFetchResponseTopics(name=place.topic))
-            if known is not None:
-                topic.topic_id = known.topic_id
-            topic.partitions.append(fetched(place.partition, committed))
-        return list(topics.values())
-
-    def delete_offsets(
-        self, group_id: str, topics: Iterable[OffsetDeleteRequestTopic]
-    ) -> Result[list[OffsetDeleteResponseTopic]]:
-        """Forget single offsets, except of topics that the group still reads."""
-        group = self._existing(group_id)
-        if isinstance(group, ClassicGroup):
-            group.check_offset_delete()
-        answers, records = [], []
-        for topic in topics:
-            is_read = _is_subscribed(group, topic.name)
-            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
-            answer = OffsetDeleteResponseTopic(name=topic.name)
-            for partition in topic.partitions:
-                place = Place(group_id, topic.name, partition.partition_index)
-                answer.partitions.append(
-                    OffsetDeleteResponsePartition(
-                        partition_index=place.partition, error_code=int(code)
-                    )
-                )
-                if not is_read and self.offsets.get(place) is not None:
-                    records.append(tombstone(place))
-            answers.append(answer)
-        return Result(answers, records)
-
-    # Groups as a whole.
-
-    def _existing(self, group_id: str) -> Group:
-        group = self.groups.get(group_id)
-        if group is None:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        return group
-
-    def delete(self, group_id: str) -> Result[None]:
-        """Remove a group without members, and everything it has committed."""
-        group = self._existing(group_id)
-        group.check_delete()
-        records = [tombstone(place) for place, _ in self.offsets.of_group(group_id)]
-        return Result(None, records + self._deletion(group))
-
-    def _deletion(self, group: Group) -> list[CoordinatorRecord]:
-        if isinstance(group, ClassicGroup):
-            return [_group_tombstone(group.group_id)]
-        return group.deletion_records()
+    # Groups as administrators see them.
 
     def classic_group(self, group_id: str) -> ClassicGroup:
         """For DescribeGroups, which knows classic groups only."""
-        group = self._existing(group_id)
+        group = self.existing(group_id)
         if isinstance(group, ConsumerGroup):
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group."
@@ -391,61 +225,17 @@ class GroupShard:
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
         """For ConsumerGroupDescribe, which knows the others."""
-        group = self._existing(group_id)
+        group = self.existing(group_id)
         if isinstance(group, ClassicGroup):
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
             )
         return group
 
-    # Time and topics pass.
-
-    def expire(self) -> Iterator[Result[None]]:
-        """Remove offsets whose time is up, and groups that have nothing left, step by step."""
-        for group_id in set(self.groups) | set(self.offsets.groups()):
-            group = self.groups.get(group_id)
-            if group is None:
-                continue
-            gone = self._expired(group)
-            records = [tombstone(place) for place in gone]
-            is_over = _is_empty(group) and self._count(group_id) == len(gone)
-            if is_over:
-                records += self._deletion(group)
-            yield from _in_steps(records)
-
-    def _expired(self, group: Group) -> list[Place]:
-        """When the clock runs: for a group without members since the last one left (rule J5)."""
-        settings, now_ms = self._around.settings, self._around.clock.now_ms()
-        since_ms: int | None = None
-        if isinstance(group, ClassicGroup) and group.protocol_type is not None:
-            if group.state is ClassicState.EMPTY:
-                since_ms = group.state_since_ms
-            elif group.state is not ClassicState.STABLE or group.subscribed_topics is None:
-                return []
-
-        def counts_from(committed: Committed) -> int:
-            return committed.committed_ms if since_ms is None else since_ms
-
-        return self.offsets.expired(
-            group.group_id,
-            now_ms,
-            settings.offsets_retention_ms,
-            counts_from=counts_from,
-            is_kept=lambda topic: _is_subscribed(group, topic),
-        )
-
-    def _count(self, group_id: str) -> int:
-        return sum(1 for _ in self.offsets.of_group(group_id))
-
-    def forget_deleted_topics(self, topics: Iterable[str] | None) -> Iterator[Result[None]]:
-        """Remove the offsets of topics that are gone; all are looked at if none are named."""
-        orphans = self.offsets.orphaned(self._around.image, topics)
-        yield from _in_steps([tombstone(place) for place in orphans])
-
     # Replay.
 
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Make true what a record says."""
+    def replay(self, record: CoordinatorRecord, written_ms: int) -> None:
+        """Make true what a record says; `written_ms` is when it was written."""
         key, value = record
         if isinstance(key, r.OffsetCommitKey | r.LegacyOffsetCommitKey):
             self.offsets.replay(key, value)
@@ -454,7 +244,7 @@ class GroupShard:
         elif isinstance(key, r.GroupMetadataKey):
             self._replay_classic(key.group, cast("r.GroupMetadataValue | None", value))
         else:
-            self._replay_consumer(key, value)
+            self._replay_consumer(key, value, written_ms)
 
     def _replay_classic(self, group_id: str, value: r.GroupMetadataValue | None) -> None:
         known = self.groups.get(group_id)
@@ -470,7 +260,7 @@ class GroupShard:
                 group.start()
                 group.rebalance()
 
-    def _replay_consumer(self, key: object, value: object) -> None:
+    def _replay_consumer(self, key: object, value: object, written_ms: int) -> None:
         group_id = cast(str, key.group_id)  # type: ignore[attr-defined]
         group = self.groups.get(group_id)
         if isinstance(key, r.ConsumerGroupMetadataKey) and value is None:
@@ -483,6 +273,8 @@ class GroupShard:
                 return
             group = self.groups[group_id] = self._new_consumer_group(group_id)
         _replay_into(group, key, value)
+        if isinstance(key, r.ConsumerGroupMetadataKey):
+            group.epoch_since_ms = written_ms
 
     # Coming and going of the partition.
 
@@ -532,29 +324,10 @@ def _replay_into(group: ConsumerGroup, key: object, value: object) -> None:
             pass  # the partition metadata of older brokers: the image has it
 
 
-def _is_empty(group: Group) -> bool:
-    return group.state == "Empty"
-
-
-def _is_subscribed(group: Group, topic: str) -> bool:
-    if isinstance(group, ClassicGroup):
-        return group.is_subscribed_to(topic)
-    return group.is_subscribed(topic)
-
-
 def _new_group(group_id: str, now_ms: int) -> CoordinatorRecord:
     """A group that has nobody yet: members are stored with their first assignment."""
     value = r.GroupMetadataValue(current_state_timestamp=now_ms)
     return CoordinatorRecord(r.GroupMetadataKey(group=group_id), value)
-
-
-def _group_tombstone(group_id: str) -> CoordinatorRecord:
-    return CoordinatorRecord(r.GroupMetadataKey(group=group_id), None)
-
-
-def _in_steps(records: list[CoordinatorRecord]) -> Iterator[Result[None]]:
-    for start in range(0, len(records), TOMBSTONES_PER_STEP):
-        yield Result(None, records[start : start + TOMBSTONES_PER_STEP])
 
 
 def _refused(code: ErrorCode, message: str) -> Result[ConsumerGroupHeartbeatResponse]:

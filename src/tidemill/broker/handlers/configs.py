@@ -1,18 +1,20 @@
 """DescribeConfigs: v1-4. AlterConfigs: v0-2. IncrementalAlterConfigs: v0-1. ListConfigResources:
 v0-1.
 
-Behaviour: topics, one broker by its id, and all brokers (the empty name). DescribeConfigs gives
-every key, or those asked for, with value, source, synonyms (the layers below, KIP-226), type and
-documentation (KIP-569); secrets have no value. AlterConfigs replaces all settings of a resource,
-the incremental one (KIP-339) sets, deletes, appends to or subtracts from single keys. A resource
-changes as a whole or not at all, and takes effect before the answer leaves. ListConfigResources
+Behaviour: topics, groups, one broker by its id, and all brokers (the empty name). DescribeConfigs
+gives every key, or those asked for, with value, source, synonyms (the layers below, KIP-226), type
+and documentation (KIP-569); secrets have no value. AlterConfigs replaces all settings of a
+resource, the incremental one (KIP-339) sets, deletes, appends to or subtracts from single keys. A
+resource changes as a whole or not at all, and takes effect before the answer leaves. A group need
+not be there to have settings (KIP-848); they hold for its next heartbeat. ListConfigResources
 (KIP-1142; v0 was ListClientMetricsResources, KIP-1000) names what has settings.
 
 Log levels (BROKER_LOGGER) are in `loggers.py`.
 
-Deviations: client metrics and groups have no settings here yet: describing or altering them is
-INVALID_REQUEST, and they are not listed. A broker key that nobody knows is refused, where
-Kafka stores it without effect. An unknown operation on a topic is INVALID_REQUEST, where Kafka
+Deviations: client metrics have no settings here yet: describing or altering them is
+INVALID_REQUEST, and they are not listed. A group's keys for share and streams groups are described
+and refused, since there are no such groups. A broker key that nobody knows is refused, where Kafka
+stores it without effect. An unknown operation on a topic is INVALID_REQUEST, where Kafka
 fails with UNKNOWN_SERVER_ERROR. The same resource twice in AlterConfigs is refused in every form,
 where Kafka leaves some requests unanswered. An answer has a largest size.
 """
@@ -30,6 +32,7 @@ from tidemill.config import (
     DescribedConfig,
     describe_broker,
     describe_broker_default,
+    describe_group,
     describe_topic,
 )
 from tidemill.controller.names import check_topic_name
@@ -144,6 +147,11 @@ def _settings(
             _check_own_id(broker, resource.resource_name)
             members = len(broker.image.brokers)
             return describe_broker(broker.config, brokers=members, names=names)
+        case ResourceType.GROUP:
+            if not resource.resource_name:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            overrides = broker.image.group_configs.get(resource.resource_name, {})
+            return describe_group(overrides, broker.config, names=names)
         case other:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
 
@@ -287,4 +295,6 @@ def _resources(broker: Broker, kind: ResourceType) -> list[ConfigResource]:
         names = [str(broker_id) for broker_id in sorted(image.brokers)]
     elif kind is ResourceType.TOPIC:
         names = list(image.topics)
+    elif kind is ResourceType.GROUP:
+        names = list(image.group_configs)
     return [ConfigResource(resource_name=name, resource_type=kind) for name in names]

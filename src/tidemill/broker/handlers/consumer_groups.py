@@ -16,9 +16,10 @@ from tidemill.broker.dispatch import RequestContext, handles
 from tidemill.broker.group_requests import all_of, ask, finished, request_info
 from tidemill.broker.handlers.group_admin import GROUP_OPERATIONS
 from tidemill.broker.handlers.lookup import NOT_ASKED
+from tidemill.coordinators.heartbeat_checks import check_heartbeat
 from tidemill.coordinators.result import Result
 from tidemill.coordinators.shard import GroupShard
-from tidemill.errors import ErrorCode
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -42,6 +43,10 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
     if not _is_offered(broker):
         return _heartbeat_error(ErrorCode.UNSUPPORTED_VERSION, None)
+    try:
+        check_heartbeat(request, context.version, broker.groups.settings.consumer.assignors)
+    except ApiError as error:
+        return _heartbeat_error(error.code, error.message)
     info = request_info(broker, context)
     return ask(
         broker,

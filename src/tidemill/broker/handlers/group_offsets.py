@@ -6,7 +6,8 @@ starts without the offsets of the first one, and a commit that names the old id 
 Version notes: OffsetCommit v6 leader epochs, v7 static members, v9 member epochs (KIP-848), v10
 topic ids (UNKNOWN_TOPIC_ID). OffsetFetch v2 all topics (null), v7 require_stable, v8 many groups
 (KIP-709), v9 member epochs, v10 topic ids.
-Deviations: none.
+Deviations: the offsets of a group of the newer protocol, too, expire counted from the moment it
+became empty; Kafka counts from the commit, so a quiet topic's offset could go with the last member.
 """
 
 from __future__ import annotations

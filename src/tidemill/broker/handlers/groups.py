@@ -6,8 +6,9 @@ is answered as if all were well, so that a coordinator's move costs nobody his m
 Version notes: JoinGroup v1 rebalance timeout, v4 MEMBER_ID_REQUIRED (KIP-394), v5 static members
 (KIP-345), v7 protocol type, v9 skips the assignment of a static leader that came back (KIP-814).
 LeaveGroup v3 removes many members at once (KIP-345), by instance id too.
-Deviations: a member that is removed while its SyncGroup waits is told at once; Kafka lets it time
-out. A group keeps at most 10,000 ids that were handed out and not used.
+Deviations: a member that is removed while its SyncGroup waits, or that repeats a JoinGroup while
+the first one waits, has the waiting one answered at once; Kafka lets it time out. A group keeps at
+most 10,000 ids that were handed out and not used.
 """
 
 from __future__ import annotations

@@ -1,0 +1,283 @@
+"""The steps that a member of a consumer group takes, whichever protocol it speaks.
+
+A heartbeat of the newer protocol and a JoinGroup of the classic one say the same: who the member
+is, what it wants, what it has. Both are answered by the same steps, each of which looks at the
+group and writes into a `Draft`: find the member, begin a new epoch if what the group reads has
+changed (`follow_metadata`), compute the target if that is due (`assign_if_due`), and move the
+member towards it (`advance`). `ConsumerGroup` and `MixedGroup` put them together.
+
+The group itself changes only when the draft's records are replayed. Timers are soft: `on_loaded`
+starts them anew.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from tidemill.clock import Clock
+from tidemill.coordinators import subscriptions
+from tidemill.coordinators.assignors import ASSIGNORS, NO_PARTITIONS, Partitions
+from tidemill.coordinators.consumer_member import JOIN_EPOCH, ConsumerMember, MemberState
+from tidemill.coordinators.consumer_state import ConsumerGroupState
+from tidemill.coordinators.reconcile import Reported, Target, reconcile
+from tidemill.coordinators.result import CoordinatorRecord, Result, Timers
+from tidemill.coordinators.target_assignment import Draft, preferred_assignor
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.image import EMPTY_IMAGE, ClusterImage
+
+if TYPE_CHECKING:
+    from tidemill.config import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupConfig:
+    """The broker's `group.consumer.*` settings."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+    assignment_interval_ms: int = 1_000
+    may_downgrade: bool = True
+    """Whether it may become a classic group again: `group.consumer.migration.policy`."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> ConsumerGroupConfig:
+        named = [
+            name.rpartition(".")[2].lower() for name in config.list("group.consumer.assignors")
+        ]
+        short = [name.removesuffix("assignor") for name in named]
+        policy = config.str("group.consumer.migration.policy").lower()
+        return cls(
+            session_timeout_ms=config.int("group.consumer.session.timeout.ms"),
+            heartbeat_interval_ms=config.int("group.consumer.heartbeat.interval.ms"),
+            max_size=config.int("group.consumer.max.size"),
+            assignors=tuple(name for name in short if name in ASSIGNORS) or tuple(ASSIGNORS),
+            assignment_interval_ms=config.int("group.consumer.assignment.interval.ms"),
+            may_downgrade=policy in ("downgrade", "bidirectional"),
+        )
+
+
+class ConsumerSteps(ConsumerGroupState):
+    """A group's replayed state, and what may be drafted on it.
+
+    `image` is the cluster as the last request found it; `settings` are asked each time, since an
+    operator may change them while the group lives.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        timers: Timers,
+        clock: Clock,
+        random: Random,
+        settings: Callable[[], ConsumerGroupConfig],
+    ) -> None:
+        super().__init__(group_id)
+        self.timers = timers
+        self.clock = clock
+        self.image = EMPTY_IMAGE
+        self._random = random
+        self._settings = settings
+        self._checked_image: ClusterImage | None = None
+
+    @property
+    def settings(self) -> ConsumerGroupConfig:
+        return self._settings()
+
+    @property
+    def assignor(self) -> str:
+        """The assignor in use: what most members ask for."""
+        return preferred_assignor(self.members.values(), self.settings.assignors)
+
+    def draft(self, now_ms: int | None = None) -> Draft:
+        return Draft(self, self.image, self.clock.now_ms() if now_ms is None else now_ms)
+
+    # --- who it is -------------------------------------------------------------------------------
+
+    def new_id(self) -> str:
+        raw = self._random.getrandbits(128).to_bytes(16, "big")
+        return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+    def known(self, member_id: str) -> ConsumerMember:
+        member = self.members.get(member_id)
+        if member is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
+        return member
+
+    def check_instance(self, member_id: str, instance_id: str) -> ConsumerMember:
+        """The member that holds the instance id, if that is who asks."""
+        holder = self.static_member(instance_id)
+        if holder is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if holder.member_id != member_id:
+            raise ApiError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member "
+                f"{holder.member_id}.",
+            )
+        return holder
+
+    def check_room(self) -> None:
+        """Raise unless one more may come (rule J6)."""
+        most = self.settings.max_size
+        if len(self.members) >= most:
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {most} members.",
+            )
+
+    def take_over(self, old: ConsumerMember, member_id: str, draft: Draft) -> ConsumerMember:
+        """A static member came back under a new id: it takes over everything of the old one."""
+        self.forget_timers(old.member_id)
+        target = self.target.get(old.member_id, NO_PARTITIONS)
+        new = replace(old, member_id=member_id, member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        draft.remove(old.member_id)
+        draft.say(new)
+        draft.aim(member_id, target)
+        draft.give(new)
+        return new
+
+    # --- what it wants ---------------------------------------------------------------------------
+
+    def follow_metadata(self, before: ConsumerMember, member: ConsumerMember, draft: Draft) -> None:
+        """Begin a new epoch if what the group reads is not what it was."""
+        wants = (member.topic_names, member.topic_regex)
+        wants_other = wants != (before.topic_names, before.topic_regex)
+        if not wants_other and self._checked_image is self.image:
+            return
+        changed = draft.resolve_patterns(anew=self._checked_image is not self.image)
+        current = draft.current_hash()
+        if wants_other or changed or current != self.metadata_hash:
+            draft.bump(current)
+        else:
+            # Only now: while the bump is not replayed, the next heartbeat has to look again.
+            self._checked_image = self.image
+
+    # --- what it gets ----------------------------------------------------------------------------
+
+    def assign_if_due(self, draft: Draft, now_ms: int) -> None:
+        """Compute the target of a new epoch, but not more often than the interval allows."""
+        if draft.group_epoch == draft.assignment_epoch:
+            return
+        wait_ms = self.assigned_at_ms + self.settings.assignment_interval_ms - now_ms
+        alone = len(draft.members) == 1
+        if (
+            self.assigned_at_ms
+            and 0 < wait_ms <= self.settings.assignment_interval_ms
+            and not alone
+        ):
+            self.timers.schedule(self._assignment_key, wait_ms, self._assign_late)
+            return
+        self.timers.cancel(self._assignment_key)
+        draft.assign(preferred_assignor(draft.members.values(), self.settings.assignors))
+
+    def _assign_late(self) -> Result[None]:
+        """The interval is over: members find the new target with their next heartbeats."""
+        if not self.members or self.group_epoch == self.assignment_epoch:
+            return Result()
+        draft = self.draft()
+        draft.assign(self.assignor)
+        return Result(None, draft.records)
+
+    def advance(
+        self,
+        member: ConsumerMember,
+        replaced_id: str | None,
+        reported: Reported | None,
+        draft: Draft,
+    ) -> ConsumerMember:
+        """Take the member one step further towards its target."""
+        own = (member.member_id, replaced_id, None)
+        target = Target(
+            draft.assignment_epoch,
+            self._reachable(member, draft),
+            lambda topic, partition: self.holder(topic, partition) in own,
+        )
+        after = reconcile(member, target, reported)
+        if after == member:
+            return member
+        draft.give(after)
+        if after.state is MemberState.UNREVOKED_PARTITIONS:
+            self._watch_revocation(after)
+        else:
+            self.timers.cancel(self.rebalance_key(after.member_id))
+        return after
+
+    def _reachable(self, member: ConsumerMember, draft: Draft) -> Partitions:
+        """The member's target, without topics that it gave up since the target was computed."""
+        target = draft.target.get(member.member_id, NO_PARTITIONS)
+        if draft.group_epoch == draft.assignment_epoch:
+            return target
+        names = subscriptions.topic_names(member, draft.resolved)
+        wanted = subscriptions.topic_ids(names, self.image)
+        return {topic: parts for topic, parts in target.items() if topic in wanted}
+
+    # --- leaving ---------------------------------------------------------------------------------
+
+    def remove_members(self, member_ids: Iterable[str]) -> list[CoordinatorRecord]:
+        """The records that remove members and begin the epoch without them."""
+        draft = self.draft()
+        for member_id in member_ids:
+            self.forget_timers(member_id)
+            draft.remove(member_id)
+        draft.resolve_patterns(anew=False)
+        draft.bump(draft.current_hash() if self.image is not EMPTY_IMAGE else self.metadata_hash)
+        return draft.records
+
+    # --- timers ----------------------------------------------------------------------------------
+
+    def on_loaded(self) -> None:
+        """The log is read: every member has a whole session to report to its new coordinator."""
+        for member in self.members.values():
+            self.watch_session(member.member_id)
+            if member.state is MemberState.UNREVOKED_PARTITIONS:
+                self._watch_revocation(member)
+
+    def on_unloaded(self) -> None:
+        """Somebody else coordinates the group now."""
+        for member_id in self.members:
+            self.forget_timers(member_id)
+        self.timers.cancel(self._assignment_key)
+
+    def watch_session(self, member_id: str) -> None:
+        def expire() -> Result[None]:
+            if member_id not in self.members:
+                return Result()
+            return Result(None, self.remove_members([member_id]))
+
+        delay_ms = self.settings.session_timeout_ms
+        self.timers.schedule(self.session_key(member_id), delay_ms, expire)
+
+    def _watch_revocation(self, member: ConsumerMember) -> None:
+        member_id, epoch = member.member_id, member.member_epoch
+
+        def expire() -> Result[None]:
+            now = self.members.get(member_id)
+            if now is None or now.member_epoch != epoch or not now.revoking:
+                return Result()
+            return Result(None, self.remove_members([member_id]))
+
+        delay_ms = max(member.rebalance_timeout_ms, 0)
+        self.timers.schedule(self.rebalance_key(member_id), delay_ms, expire)
+
+    def forget_timers(self, member_id: str) -> None:
+        self.timers.cancel(self.session_key(member_id))
+        self.timers.cancel(self.rebalance_key(member_id))
+
+    def session_key(self, member_id: str) -> str:
+        return f"consumer-session-{self.group_id}-{member_id}"
+
+    def rebalance_key(self, member_id: str) -> str:
+        return f"consumer-rebalance-{self.group_id}-{member_id}"
+
+    @property
+    def _assignment_key(self) -> str:
+        return f"consumer-assignment-{self.group_id}"

@@ -1,0 +1,247 @@
+"""What the groups of a partition have committed: who may write and read it, and when it goes.
+
+`GroupOffsets` is the half of a shard that has the offsets; `shard.GroupShard` is the other half,
+which has the members. An offset that is committed for a group nobody knows makes a "simple" group:
+a classic one without members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tidemill.coordinators.classic_group import ClassicGroup
+from tidemill.coordinators.classic_state import ClassicState
+from tidemill.coordinators.consumer_group import ConsumerGroup
+from tidemill.coordinators.mixed_group import MixedGroup
+from tidemill.coordinators.offsets import (
+    Committed,
+    CommittedOffsets,
+    Place,
+    commit_records,
+    fetched,
+    tombstone,
+)
+from tidemill.coordinators.records import GroupMetadataKey
+from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result
+from tidemill.coordinators.surroundings import Surroundings
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponseTopics,
+)
+
+TOMBSTONES_PER_STEP = 500
+"""Offsets that one step of a clean-up removes: a batch of them must fit any size limit."""
+_MEMBER_EPOCH_FROM_VERSION = 9
+
+Group = ClassicGroup | MixedGroup
+
+
+class GroupOffsets:
+    """The groups of one partition, and their offsets."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.groups: dict[str, Group] = {}
+        self.offsets = CommittedOffsets()
+        self._around = around
+
+    def existing(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    # Requests.
+
+    def commit(
+        self, request: OffsetCommitRequest, info: RequestInfo
+    ) -> Result[OffsetCommitResponse]:
+        """Raise unless the member may commit; what is accepted is in the records."""
+        group = self.groups.get(request.group_id)
+        generation = request.generation_id_or_member_epoch
+        if group is None:
+            if generation >= 0:
+                newer = info.api_version >= _MEMBER_EPOCH_FROM_VERSION
+                raise ApiError(
+                    ErrorCode.GROUP_ID_NOT_FOUND if newer else ErrorCode.ILLEGAL_GENERATION
+                )
+        elif isinstance(group, ClassicGroup):
+            group.check_commit(request.member_id, request.group_instance_id, generation)
+            group.touch(request.member_id)
+        else:
+            self._check_consumer_commit(group, request, info)
+        answer, records = commit_records(request, info.now_ms, self._around.settings.metadata_max)
+        return Result(answer, records)
+
+    def _check_consumer_commit(
+        self, group: ConsumerGroup, request: OffsetCommitRequest, info: RequestInfo
+    ) -> None:
+        member = group.members.get(request.member_id)
+        if (
+            info.api_version < _MEMBER_EPOCH_FROM_VERSION
+            and member is not None
+            and member.classic is None
+        ):
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        partitions = [
+            (topic.topic_id, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        group.check_commit(request.member_id, request.generation_id_or_member_epoch, partitions)
+
+    def fetch(self, request: OffsetFetchRequestGroup) -> Result[OffsetFetchResponseGroup]:
+        """What a group has committed, for the topics asked for or for all (None)."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            group.check_fetch(request.member_id, request.member_epoch)
+        answer = OffsetFetchResponseGroup(group_id=request.group_id)
+        if request.topics is None:
+            answer.topics = self._all_offsets(request.group_id)
+            return Result(answer)
+        for topic in request.topics:
+            answer.topics.append(
+                OffsetFetchResponseTopics(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        fetched(index, self._offset(request.group_id, topic.name, index))
+                        for index in topic.partition_indexes
+                    ],
+                )
+            )
+        return Result(answer)
+
+    def _offset(self, group_id: str, topic: str, partition: int) -> Committed | None:
+        return self.offsets.get(Place(group_id, topic, partition))
+
+    def _all_offsets(self, group_id: str) -> list[OffsetFetchResponseTopics]:
+        topics: dict[str, OffsetFetchResponseTopics] = {}
+        for place, committed in self.offsets.of_group(group_id):
+            known = self._around.image.topic(place.topic)
+            topic = topics.setdefault(place.topic, OffsetFetchResponseTopics(name=place.topic))
+            if known is not None:
+                topic.topic_id = known.topic_id
+            topic.partitions.append(fetched(place.partition, committed))
+        return list(topics.values())
+
+    def delete_offsets(
+        self, group_id: str, topics: Iterable[OffsetDeleteRequestTopic]
+    ) -> Result[list[OffsetDeleteResponseTopic]]:
+        """Forget single offsets, except of topics that the group still reads."""
+        group = self.existing(group_id)
+        if isinstance(group, ClassicGroup):
+            group.check_offset_delete()
+        answers, records = [], []
+        for topic in topics:
+            is_read = _is_subscribed(group, topic.name)
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+            answer = OffsetDeleteResponseTopic(name=topic.name)
+            for partition in topic.partitions:
+                place = Place(group_id, topic.name, partition.partition_index)
+                answer.partitions.append(
+                    OffsetDeleteResponsePartition(
+                        partition_index=place.partition, error_code=int(code)
+                    )
+                )
+                if not is_read and self.offsets.get(place) is not None:
+                    records.append(tombstone(place))
+            answers.append(answer)
+        return Result(answers, records)
+
+    # Whole groups.
+
+    def delete(self, group_id: str) -> Result[None]:
+        """Remove a group without members, and everything it has committed."""
+        group = self.existing(group_id)
+        group.check_delete()
+        records = [tombstone(place) for place, _ in self.offsets.of_group(group_id)]
+        return Result(None, records + _deletion(group))
+
+    # Time and topics pass.
+
+    def expire(self) -> Iterator[Result[None]]:
+        """Remove offsets whose time is up, and groups that have nothing left, step by step."""
+        yield from self.forget_deleted_topics(None)
+        for group_id in set(self.groups) | set(self.offsets.groups()):
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            gone = self._expired(group)
+            records = [tombstone(place) for place in gone]
+            is_over = _is_empty(group) and self._count(group_id) == len(gone)
+            if is_over:
+                records += _deletion(group)
+            yield from _in_steps(records)
+
+    def _expired(self, group: Group) -> list[Place]:
+        """A group's offsets whose time is up (rule J5)."""
+        counts_from = _clock_of(group)
+        if counts_from is None:
+            return []
+        return self.offsets.expired(
+            group.group_id,
+            self._around.clock.now_ms(),
+            self._around.settings.offsets_retention_ms,
+            counts_from=counts_from,
+            is_kept=lambda topic: _is_subscribed(group, topic),
+        )
+
+    def _count(self, group_id: str) -> int:
+        return sum(1 for _ in self.offsets.of_group(group_id))
+
+    def forget_deleted_topics(self, topics: Iterable[str] | None) -> Iterator[Result[None]]:
+        """Remove the offsets of topics that are gone; all are looked at if none are named."""
+        orphans = self.offsets.orphaned(self._around.image, topics)
+        yield from _in_steps([tombstone(place) for place in orphans])
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+
+
+def _deletion(group: Group) -> list[CoordinatorRecord]:
+    if isinstance(group, ClassicGroup):
+        return [group_tombstone(group.group_id)]
+    return group.deletion_records()
+
+
+def _clock_of(group: Group) -> Callable[[Committed], int] | None:
+    """From when an offset's time is counted; None while it is not counted at all (rule J5).
+
+    In a group without members since the last one left. While there are members, only offsets of
+    topics that nobody reads grow old; we know those of consumers only. A group that never had
+    members has just its commits.
+    """
+    if isinstance(group, ConsumerGroup):
+        since_ms = 0 if group.members else group.epoch_since_ms
+        return lambda committed: max(committed.committed_ms, since_ms)
+    if group.protocol_type is None:
+        return lambda committed: committed.committed_ms
+    if group.state is ClassicState.EMPTY:
+        empty_ms = group.state_since_ms
+        return lambda committed: committed.committed_ms if empty_ms is None else empty_ms
+    if group.state is not ClassicState.STABLE or group.subscribed_topics is None:
+        return None
+    return lambda committed: committed.committed_ms
+
+
+def _is_empty(group: Group) -> bool:
+    return group.state == "Empty"
+
+
+def _is_subscribed(group: Group, topic: str) -> bool:
+    if isinstance(group, ClassicGroup):
+        return group.is_subscribed_to(topic)
+    return group.is_subscribed(topic)
+
+
+def _in_steps(records: list[CoordinatorRecord]) -> Iterator[Result[None]]:
+    for start in range(0, len(records), TOMBSTONES_PER_STEP):
+        yield Result(None, records[start : start + TOMBSTONES_PER_STEP])

@@ -1,0 +1,349 @@
+"""One partition of an internal topic, coordinated here: its shard, and the writing for it.
+
+Offset commits come in thousands and depend on nothing but the member's right to commit. They are
+gathered into one batch (`gather`): those of one turn of the loop, or of as many milliseconds as
+`append_linger_ms` says. Whatever else is written or asked meanwhile comes after them.
+
+Start at `Host.run`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from tidemill.clock import Clock
+from tidemill.coordinators.commitment import WAITING_MAX, Commitment
+from tidemill.coordinators.loading import Loader
+from tidemill.coordinators.result import (
+    CoordinatorRecord,
+    Encoded,
+    RecordFormat,
+    Result,
+    Settled,
+    Timers,
+)
+from tidemill.coordinators.shard_timers import ShardTimers
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.executor import Executor
+from tidemill.replication.partition import ACKS_ALL, Partition, PendingAppend
+from tidemill.storage.log import AppendInfo
+from tidemill.timers import TimerHandle, TimingWheel
+from tidemill.wire.compression import Codec
+from tidemill.wire.records import BatchBuilder
+
+log = logging.getLogger(__name__)
+
+GATHERED_BYTES_MAX = 256 << 10
+LINGER_ONE_TURN = -1
+
+R = TypeVar("R")
+
+
+class Shard(Protocol):
+    """The state of one partition, as the runtime sees it."""
+
+    def replay(self, record: CoordinatorRecord, written_ms: int) -> None: ...
+
+    def on_loaded(self) -> Iterator[Result[None]]: ...
+
+    def on_unloaded(self, error: ErrorCode) -> None: ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """How the internal topic is written and read."""
+
+    load_buffer_bytes: int = 5 << 20
+    commit_timeout_ms: int = 5_000
+    codec: Codec = Codec.NONE
+    append_linger_ms: int = LINGER_ONE_TURN
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What the runtime needs of the broker."""
+
+    clock: Clock
+    timers: TimingWheel
+    executor: Executor
+    call_soon: Callable[[Callable[[], object]], object]
+    settings: RuntimeSettings
+
+
+class _Gathered(NamedTuple):
+    records: list[CoordinatorRecord]
+    settle: Settled
+
+
+class Host(Generic[S]):
+    """One shard, the partition under it, and the answers that wait for it."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        machinery: Machinery,
+        make_shard: Callable[[Timers], S],
+        records: RecordFormat,
+    ) -> None:
+        self.partition = partition
+        self.is_active = False
+        self.why_not = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._epoch = partition.leader_epoch
+        self._machinery = machinery
+        self._records = records
+        self._timers = ShardTimers(machinery.timers, self._timer_fired)
+        self.shard: S = make_shard(self._timers)
+        self._loader: Loader | None = None
+        self._waiting = Commitment(machinery.clock, machinery.timers)
+        self._wake_is_due = False
+        self._gathered: list[_Gathered] = []
+        self._gathered_encoded: list[Encoded] = []
+        self._gathered_bytes = 0
+        self._lingers: TimerHandle | None = None
+        self._blocked_by: PendingAppend | None = None
+        self._blocked: deque[Callable[[], None]] = deque()
+        self._closed = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker leads the partition, in the epoch in which the shard was loaded."""
+        partition = self.partition
+        return partition.is_leader and partition.leader_epoch == self._epoch
+
+    def load(self) -> None:
+        machinery = self._machinery
+        self._loader = Loader(
+            self.partition.log,
+            machinery.executor,
+            machinery.call_soon,
+            self._records.decode,
+            buffer_bytes=machinery.settings.load_buffer_bytes,
+            replay=self.shard.replay,
+            done=self._loaded,
+        )
+        self._loader.start()
+
+    def _loaded(self, error: BaseException | None) -> None:
+        self._loader = None
+        if error is not None:
+            self.why_not = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            log.error("%s cannot be loaded", self.partition.topic_partition, exc_info=error)
+            return
+        self.is_active = True
+        self.write_steps(self.shard.on_loaded())
+
+    # Requests.
+
+    def run(
+        self,
+        operation: Callable[[S], Result[R]],
+        reply: Callable[[R | None], object],
+        fail: Callable[[ErrorCode, str | None], object],
+        gather: bool,
+    ) -> None:
+        if self._blocked_by is not None:
+            self._wait_in_line(lambda: self.run(operation, reply, fail, gather), fail)
+            return
+        if not gather:
+            self._write_gathered()
+        try:
+            result = operation(self.shard)
+        except ApiError as error:
+            fail(error.code, error.message)
+            return
+
+        def settle(code: ErrorCode) -> None:
+            if result.then is not None:
+                result.then(code)
+            if code is ErrorCode.NONE:
+                reply(result.response)
+            else:
+                fail(code, None)
+
+        may_linger = gather and self._machinery.settings.append_linger_ms != 0
+        if may_linger and result.records and result.then is None:
+            self._gather(result.records, settle)
+        else:
+            self._write(result, settle)
+
+    def _wait_in_line(
+        self, again: Callable[[], None], fail: Callable[[ErrorCode, str | None], object]
+    ) -> None:
+        if len(self._blocked) >= WAITING_MAX:
+            fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        else:
+            self._blocked.append(again)
+
+    def write_steps(self, steps: Iterator[Result[None]]) -> None:
+        """Write results for which nobody waits, and which know what was committed before them."""
+        self._write_gathered()
+        for result in steps:
+            self._write(result, _settled_by(result))
+
+    def _timer_fired(self, callback: Callable[[], Result[None]]) -> None:
+        if self._closed:
+            return
+        if self._blocked_by is not None:
+            self._blocked.append(lambda: self._timer_fired(callback))
+            return
+        self._write_gathered()
+        result = callback()
+        self._write(result, _settled_by(result))
+
+    # Writing.
+
+    def _write(self, result: Result[R], settle: Settled) -> None:
+        if not result.records:
+            self._settle_when_committed(self.partition.log.log_end_offset, settle)
+            return
+        replayed = result.records if result.replays else []
+        self._append([self._records.encode(record) for record in result.records], replayed, settle)
+
+    def _gather(self, records: list[CoordinatorRecord], settle: Settled) -> None:
+        encoded = [self._records.encode(record) for record in records]
+        size_bytes = sum(len(key) + len(value or b"") for key, value in encoded)
+        if self._gathered_bytes + size_bytes > GATHERED_BYTES_MAX:
+            self._write_gathered()
+        if not self._gathered:
+            self._write_gathered_soon()
+        self._gathered.append(_Gathered(records, settle))
+        self._gathered_encoded += encoded
+        self._gathered_bytes += size_bytes
+
+    def _write_gathered_soon(self) -> None:
+        linger_ms = self._machinery.settings.append_linger_ms
+        if linger_ms > 0:
+            self._lingers = self._machinery.timers.schedule(linger_ms, self._write_gathered)
+        else:
+            self._machinery.call_soon(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        gathered, encoded = self._gathered, self._gathered_encoded
+        if not gathered or self._closed:
+            return
+        self._gathered, self._gathered_encoded, self._gathered_bytes = [], [], 0
+        if self._lingers is not None:
+            self._lingers.cancel()
+            self._lingers = None
+
+        def settle(code: ErrorCode) -> None:
+            for each in gathered:
+                each.settle(code)
+
+        self._append(encoded, [record for each in gathered for record in each.records], settle)
+
+    def _append(
+        self, encoded: list[Encoded], replayed: list[CoordinatorRecord], settle: Settled
+    ) -> None:
+        batch = _build(encoded, self._machinery.clock.now_ms(), self._machinery.settings.codec)
+        try:
+            if not self.is_current:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            info = self.partition.append(batch, required_acks=ACKS_ALL)
+        except ApiError as error:
+            settle(coordinator_error(error.code))
+            return
+        if isinstance(info, PendingAppend):
+            self._blocked_by = info
+            info.then = lambda outcome: self._appended_late(outcome, replayed, settle)
+        else:
+            self._appended(info, replayed, settle)
+
+    def _appended_late(
+        self, outcome: AppendInfo | ApiError, replayed: list[CoordinatorRecord], settle: Settled
+    ) -> None:
+        """The topic's own codec was slow: whoever came meanwhile has waited."""
+        self._blocked_by = None
+        if isinstance(outcome, ApiError):
+            settle(coordinator_error(outcome.code))
+        elif not self._closed:
+            self._appended(outcome, replayed, settle)
+        while self._blocked and self._blocked_by is None:
+            self._blocked.popleft()()
+
+    def _appended(
+        self, info: AppendInfo, replayed: list[CoordinatorRecord], settle: Settled
+    ) -> None:
+        now_ms = self._machinery.clock.now_ms()
+        for record in replayed:
+            self.shard.replay(record, now_ms)
+        self._settle_when_committed(info.last_offset + 1, settle)
+
+    # Commitment.
+
+    def _settle_when_committed(self, end_offset: int, settle: Settled) -> None:
+        timeout_ms = self._machinery.settings.commit_timeout_ms
+        committed = self.partition.high_watermark
+        self._waiting.settle_at(end_offset, committed, settle, timeout_ms=timeout_ms)
+
+    def wake(self) -> None:
+        """Have what is committed answered, in a later turn of the loop (rule B11)."""
+        if self._waiting and not self._wake_is_due:
+            self._wake_is_due = True
+            self._machinery.call_soon(self._settle_committed)
+
+    def _settle_committed(self) -> None:
+        self._wake_is_due = False
+        self._waiting.settle_up_to(self.partition.high_watermark)
+
+    def close(self, error: ErrorCode) -> None:
+        """Drop the shard; everybody who waits is sent elsewhere."""
+        if self._closed:
+            return
+        self._closed = True
+        self.is_active = False
+        self.why_not = error
+        self._timers.close()
+        if self._loader is not None:
+            self._loader.stop()
+        if self._lingers is not None:
+            self._lingers.cancel()
+        self._waiting.close(error)
+        gathered, self._gathered = self._gathered, []
+        for one in gathered:
+            one.settle(error)
+        self.shard.on_unloaded(error)
+
+
+def _build(encoded: list[Encoded], now_ms: int, codec: Codec) -> bytes:
+    builder = BatchBuilder()
+    for key, value in encoded:
+        builder.append(now_ms, key, value, ())
+    return builder.build(codec=codec)
+
+
+def _settled_by(result: Result[None]) -> Settled:
+    def settle(code: ErrorCode) -> None:
+        if result.then is not None:
+            result.then(code)
+        elif code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+            log.warning("a change of the coordinator's own was not written: %s", code.name)
+
+    return settle
+
+
+_NOT_AVAILABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+
+
+def coordinator_error(code: ErrorCode) -> ErrorCode:
+    """What a group's client is told when its coordinator cannot write."""
+    if code in _NOT_AVAILABLE:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code in _MOVED:
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,118 @@
+"""When committed offsets go: with their topic, with their group, or with time (rule J5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.coordinators.shard_world import ShardWorld
+
+from tidemill.coordinators.consumer_group import ConsumerGroupConfig
+from tidemill.coordinators.offsets import Place
+from tidemill.coordinators.shard import ShardSettings
+from tidemill.image import TopicImage
+from tidemill.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from tidemill.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+DAY_MS = 24 * 3600 * 1000
+PATIENT = ShardSettings(consumer=ConsumerGroupConfig(session_timeout_ms=100 * DAY_MS))
+
+
+def beat(world: ShardWorld, epoch: int, **fields: Any) -> Any:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=epoch, **fields
+    )
+    info = world.info(version=1)
+    (answer,) = world.run(lambda shard: shard.consumer_heartbeat(request, info))
+    assert answer.error_code == 0, answer
+    return answer
+
+
+def commit_request(topic: TopicImage, group: str = "g", **fields: Any) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    wanted = OffsetCommitRequestTopic(
+        name=topic.name, topic_id=topic.topic_id, partitions=[partition]
+    )
+    return OffsetCommitRequest(group_id=group, topics=[wanted], **fields)
+
+
+def commit(world: ShardWorld, topic: TopicImage, group: str = "g", **fields: Any) -> None:
+    request, info = commit_request(topic, group, **fields), world.info(version=10)
+    (answer,) = world.run(lambda shard: shard.commit(request, info), gather=True)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def expire(world: ShardWorld) -> None:
+    world.runtime.steps(0, lambda shard: shard.expire())
+    world.pump()
+
+
+def has_offset(world: ShardWorld, topic: str = "t", group: str = "g") -> bool:
+    return world.shard.offsets.get(Place(group, topic, 0)) is not None
+
+
+def test_offsets_of_a_newer_group_count_from_its_last_member_s_departure() -> None:
+    """rule J5: not from the commit, or a quiet topic's offset would go with the last member."""
+    world = ShardWorld(PATIENT)
+    topic = world.topic("t", 1)
+    joined = beat(
+        world, 0, rebalance_timeout_ms=1_000, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+    commit(world, topic, member_id="m", generation_id_or_member_epoch=joined.member_epoch)
+    world.wait(8 * DAY_MS)
+    expire(world)
+    assert has_offset(world), "somebody reads the topic"
+    beat(world, -1)
+    expire(world)
+    assert has_offset(world), "the last member has just left"
+    world.wait(7 * DAY_MS - 1)
+    expire(world)
+    world.restart()
+    expire(world)
+    assert has_offset(world), "the moment survives a restart"
+    world.wait(1)
+    expire(world)
+    assert not has_offset(world)
+    assert "g" not in world.shard.groups
+
+
+def test_a_topic_s_deletion_takes_its_offsets_from_every_group() -> None:
+    world = ShardWorld()
+    gone, kept = world.topic("t", 1), world.topic("u", 2)
+    groups = [f"g{number}" for number in range(20)]
+    for group in groups:
+        commit(world, gone, group)
+        commit(world, kept, group)
+    world.drop_topic("t")
+    assert not any(has_offset(world, "t", group) for group in groups)
+    assert all(has_offset(world, "u", group) for group in groups)
+    world.restart()
+    assert len(world.shard.offsets) == len(groups)
+
+
+def test_a_commit_under_way_goes_with_its_topic() -> None:
+    """Gathered and not yet written when the topic is deleted: it is written, and then removed."""
+    world = ShardWorld()
+    topic = world.topic("t", 1)
+    request, info = commit_request(topic), world.info(version=10)
+    world.runtime.run(
+        0, lambda shard: shard.commit(request, info), lambda _: None, lambda *_: None, gather=True
+    )
+    assert not has_offset(world)
+    world.drop_topic("t")
+    assert not has_offset(world)
+    world.topic("t", 2)
+    assert not has_offset(world)
+
+
+def test_an_offset_that_was_left_behind_goes_with_the_next_clean_up() -> None:
+    world = ShardWorld()
+    topic = world.topic("t", 1)
+    world.topic("t", 2)
+    commit(world, topic)
+    assert has_offset(world)
+    expire(world)
+    assert not has_offset(world)
