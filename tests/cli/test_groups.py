@@ -179,7 +179,10 @@ def test_a_group_in_use_is_left_alone(bootstrap: str, topic: str, topic_name: Na
             assert "is in use" in ran.err
         ran = run(bootstrap, "group", "delete", group, "--topic", topic, "--yes")
         assert ran.status == 1
-        assert "GROUP_SUBSCRIBED_TO_TOPIC" in ran.err or "subscribed" in ran.err or ran.err
+        assert ran.out == ""
+        assert "GROUP_SUBSCRIBED_TO_TOPIC" in ran.err
+        assert f"{topic}-0" in ran.err
+    assert set(offsets(bootstrap, group)) == {0, 1}
 
 
 def test_deleting(bootstrap: str, topic: str, topic_name: Name) -> None:

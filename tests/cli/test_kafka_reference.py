@@ -80,6 +80,8 @@ SAME_OUTPUT: list[tuple[str, str]] = [
     ("kafka-configs", "--bootstrap-server B --describe --broker x"),
     ("kafka-configs", "--bootstrap-server B --alter --topic T"),
     ("kafka-configs", "--bootstrap-server B --describe --entity-type nonsense"),
+    ("kafka-configs", "--bootstrap-server B --describe --entity-type groups --entity-name none"),
+    ("kafka-configs", "--bootstrap-server B --describe --entity-type groups --entity-default"),
     ("kafka-get-offsets", "--bootstrap-server B --topic T"),
     ("kafka-get-offsets", "--bootstrap-server B --topic T --time -2"),
     ("kafka-get-offsets", "--bootstrap-server B --topic T --time max-timestamp"),
@@ -119,6 +121,12 @@ CHANGES: list[tuple[str, str]] = [
     ("kafka-configs", "--bootstrap-server B --describe --topic T"),
     ("kafka-configs", "--bootstrap-server B --alter --topic T --delete-config retention.ms"),
     ("kafka-topics", "--bootstrap-server B --describe --topic T"),
+    ("kafka-configs", "--bootstrap-server B --alter --group T "
+     "--add-config consumer.session.timeout.ms=50000"),
+    ("kafka-configs", "--bootstrap-server B --describe --entity-type groups --entity-name T --all"),
+    ("kafka-configs", "--bootstrap-server B --describe --group T"),
+    ("kafka-configs", "--bootstrap-server B --alter --entity-type groups --entity-name T "
+     "--delete-config consumer.session.timeout.ms"),
     ("kafka-topics", "--bootstrap-server B --delete --topic T"),
     ("kafka-topics", "--bootstrap-server B --list --topic T"),
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from tidemill.cli import consume_group, formats, offsets, ranges
 from tidemill.cli.command import command
 from tidemill.cli.exits import CommandError, Exit
+from tidemill.cli.loops import cleaned_up_on_sigterm
 from tidemill.cli.options import COMMON, Common, Regex, TopicNames
 from tidemill.cli.render import plural, talk
 from tidemill.types import TopicPartition
@@ -124,9 +125,10 @@ async def _as_member(
         "isolation_level": isolation,
         "auto_offset_reset": consume_group.reset_policy(offset),
     }
-    async with common.target.consumer(**settings) as consumer:
-        run = consume_group.GroupRun(consumer, show, num, exit_at_end=exit_at_end)
-        await run.go(topics, regex=regex)
+    with cleaned_up_on_sigterm():
+        async with common.target.consumer(**settings) as consumer:
+            run = consume_group.GroupRun(consumer, show, num, exit_at_end=exit_at_end)
+            await run.go(topics, regex=regex)
 
 
 def _formatter(template: str | None, common: Common) -> formats.Formatter:

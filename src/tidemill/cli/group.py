@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -14,7 +14,7 @@ from tidemill.cli.command import command, confirm
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.options import COMMON, Common, DryRun
 from tidemill.cli.outcomes import Outcomes
-from tidemill.cli.render import plural, talk
+from tidemill.cli.render import ALWAYS, plural, talk
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class LagRow:
 
     topic: str
     partition: int
-    committed: int | None
-    end: int | None
-    lag: int | None
-    oldest_unread_s: float | None
-    member: str | None
-    host: str | None
+    committed: int | None = field(metadata=ALWAYS)
+    end: int | None = field(metadata=ALWAYS)
+    lag: int | None = field(metadata=ALWAYS)
+    oldest_unread_s: float | None = field(metadata=ALWAYS)
+    member: str | None = field(metadata=ALWAYS)
+    host: str | None = field(metadata=ALWAYS)
     client: str | None
 
 

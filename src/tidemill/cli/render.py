@@ -23,6 +23,9 @@ NOT_AVAILABLE = "-"
 QUIET: Mapping[str, Any] = {"quiet": True}
 """Metadata of a field that a table shows only where it is true of something."""
 
+ALWAYS: Mapping[str, Any] = {"always": True}
+"""Metadata of a field that a table shows even where it is empty throughout."""
+
 
 def titled(text: str) -> Mapping[str, Any]:
     """Metadata of a field whose heading is not simply its name."""
@@ -100,6 +103,8 @@ def table(rows: Sequence[object]) -> str:
 
 def _is_worth_showing(field: Field, row: object) -> bool:
     value = getattr(row, field.name)
+    if "always" in field.metadata:
+        return True
     if "quiet" in field.metadata:
         return bool(value)
     return value not in (None, "", [], (), {})

@@ -12,6 +12,8 @@ TOOLS: dict[str, str] = {
     "kafka-console-consumer": "console_consumer",
     "kafka-producer-perf-test": "producer_perf_test",
     "kafka-consumer-perf-test": "consumer_perf_test",
+    "kafka-verifiable-producer": "verifiable_producer",
+    "kafka-verifiable-consumer": "verifiable_consumer",
     "kafka-consumer-groups": "consumer_groups",
     "kafka-get-offsets": "get_offsets",
     "kafka-delete-records": "delete_records",

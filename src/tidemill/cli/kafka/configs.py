@@ -1,4 +1,4 @@
-"""`kafka-configs`: show and change settings of topics, brokers and the cluster's defaults."""
+"""`kafka-configs`: show and change settings of topics, brokers, groups, and of all brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTITY_TYPES = (
     "groups",
     "broker-loggers",
 )
-SUPPORTED = ("topics", "brokers")
+SUPPORTED = ("topics", "brokers", "groups")
 BAD_PAIR = (
     "requirement failed: Invalid entity config: all configs to be added must be in the format "
     '"key=val" or  "key=[val1,val2]" to group values which contain commas.'
@@ -34,17 +34,18 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 
 
 def parser() -> Options:
-    p = Options("kafka-configs", "Change and show the settings of topics and brokers.")
+    p = Options("kafka-configs", "Change and show the settings of topics, brokers and groups.")
     common.address_options(p)
     p.value("bootstrap-controller", "As --bootstrap-server: every broker answers here.")
     p.flag("alter", "Change settings.")
     p.flag("describe", "Show settings.")
     p.flag("all", "With --describe: show defaults, too.")
-    p.many("entity-type", "topics or brokers.")
-    p.many("entity-name", "The topic's name or the broker's id.")
+    p.many("entity-type", "topics, brokers or groups.")
+    p.many("entity-name", "The topic's name, or the id of the broker or the group.")
     p.flag("entity-default", "The default of all brokers.")
     p.value("topic", "Short for --entity-type topics --entity-name.")
     p.value("broker", "Short for --entity-type brokers --entity-name.")
+    p.value("group", "Short for --entity-type groups --entity-name.")
     p.flag("broker-defaults", "Short for --entity-type brokers --entity-default.")
     p.value("add-config", "k1=v1,k2=[v1,v2],k3=v3")
     p.value("add-config-file", "A properties file with settings to add.")
@@ -91,6 +92,8 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
 
     if options.topic is not None:
         return "topics", options.topic
+    if options.group is not None:
+        return "groups", options.group
     if options.broker is not None or options.broker_defaults:
         name = "" if options.broker_defaults else options.broker
         return "brokers", _broker_name(name)
@@ -106,6 +109,9 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
     if kind not in SUPPORTED:
         raise ToolError(f"Settings of {kind} are not supported by this tool yet.")
     if options.entity_default:
+        if kind == "groups":
+            action = "alter" if options.alter else "describe"
+            raise wrong(f"--entity-default must not be specified with --{action} of {kind}")
         return kind, ""
     if options.entity_name:
         found = options.entity_name[0]
@@ -160,7 +166,8 @@ async def _alter(admin: Admin, kind: str, name: str | None, options: argparse.Na
 def _resource(kind: str, name: str) -> ConfigResource:
     from tidemill.client.admin_types import ConfigResource, ResourceType
 
-    return ConfigResource(ResourceType.TOPIC if kind == "topics" else ResourceType.BROKER, name)
+    types = {"topics": ResourceType.TOPIC, "groups": ResourceType.GROUP}
+    return ConfigResource(types.get(kind, ResourceType.BROKER), name)
 
 
 async def _describe(admin: Admin, kind: str, name: str | None, options: argparse.Namespace) -> None:
@@ -182,7 +189,18 @@ async def _describe(admin: Admin, kind: str, name: str | None, options: argparse
 async def _names(admin: Admin, kind: str) -> list[str]:
     if kind == "topics":
         return [t.name for t in await admin.list_topics(internal=True)]
+    if kind == "groups":
+        return await _groups(admin)
     return [str(b.broker_id) for b in (await admin.describe_cluster()).brokers]
+
+
+async def _groups(admin: Admin) -> list[str]:
+    """Those that are there, and those that have settings without being there."""
+    from tidemill.client.admin_types import ResourceType
+
+    live = [group.group_id for group in await admin.list_groups()]
+    with_settings = await admin.list_config_resources([ResourceType.GROUP])
+    return list(dict.fromkeys([*live, *(resource.name for resource in with_settings)]))
 
 
 def _heading(kind: str, name: str, everything: bool) -> None:
@@ -198,6 +216,8 @@ def _is_dynamic(kind: str, name: str, entry: ConfigEntry) -> bool:
 
     if kind == "topics":
         return entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    if kind == "groups":
+        return entry.source is ConfigSource.DYNAMIC_GROUP_CONFIG
     if name:
         return entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG
     return entry.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG

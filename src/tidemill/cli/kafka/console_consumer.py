@@ -13,10 +13,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidemill.cli.kafka import common
 from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
+from tidemill.cli.loops import cleaned_up_on_sigterm
+from tidemill.errors import ApiError
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -100,13 +103,24 @@ async def _work(options: argparse.Namespace) -> int:
     write = formatter(options)
     reading = _Reading(options, write)
     try:
-        async with common.for_client(target, "consumer").consumer(**settings) as consumer:
-            await reading.start(consumer)
-            await reading.go(consumer)
+        with cleaned_up_on_sigterm():
+            async with common.for_client(target, "consumer").consumer(**settings) as consumer:
+                await reading.start(consumer)
+                try:
+                    await reading.go(consumer)
+                finally:
+                    await _commit_printed(consumer)
     finally:
         sys.stdout.flush()
         common.err(f"Processed a total of {reading.count} messages")
     return 0
+
+
+async def _commit_printed(consumer: Consumer) -> None:
+    """All that was polled is printed: that holds after an interrupt, too."""
+    if consumer.settings.group_id and consumer.settings.enable_auto_commit:
+        with suppress(ApiError):
+            await consumer.commit()
 
 
 def _check(options: argparse.Namespace) -> None:

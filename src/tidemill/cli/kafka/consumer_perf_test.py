@@ -1,7 +1,8 @@
 """`kafka-consumer-perf-test`: read records as fast as they come and report throughput.
 
-Without a group there is no rebalance: `rebalance.time.ms` is the time until the partitions are
-known. Bytes are those of keys and values, as Kafka counts them.
+With `--group` it reads as a member: `rebalance.time.ms` is the time spent in rebalances. Without
+one it reads all partitions by itself, and that time is the one until the partitions are known.
+Bytes are those of keys and values, as Kafka counts them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def parser() -> Options:
     p.value("include", "A regular expression of topics to read.")
     p.value("num-records", "How many records to read.", type=int)
     p.value("messages", "Old spelling of --num-records.", type=int)
-    p.value("group", "Accepted; nothing is committed.")
+    p.value("group", "The group to read as; without one, nothing is committed.")
     p.value("fetch-size", "The most to fetch of one partition.", type=int, default=1_048_576)
     p.flag("from-latest", "Start at the next record, not at the first.")
     p.value("socket-buffer-size", "Accepted; the system sizes socket buffers.", type=int)
@@ -84,6 +85,8 @@ async def _work(options: argparse.Namespace) -> int:
         "auto_offset_reset": "latest" if options.from_latest else "earliest",
         "max_partition_fetch_bytes": options.fetch_size,
     }
+    if options.group:
+        settings["group_id"] = options.group
     run = _Run(options)
     async with common.for_client(target, "consumer").consumer(**settings) as consumer:
         await run.go(consumer, topics)
@@ -123,7 +126,7 @@ class _Run:
         self._options = options
         self._records = self._bytes = 0
         self._last_records = self._last_bytes = 0
-        self._start_ms = self._now_ms()
+        self._start_ms = self._rebalance_start_ms = self._now_ms()
         self._last_report_ms = self._start_ms
         self._join_ms = self._join_in_window_ms = 0
 
@@ -131,12 +134,29 @@ class _Run:
     def _now_ms() -> int:
         return int(time.time() * 1000)
 
-    async def go(self, consumer: Consumer, topics: Sequence[str]) -> None:
+    async def _begin(self, consumer: Consumer, topics: Sequence[str]) -> None:
+        if self._options.group:
+            consumer.subscribe(topics, listener=self)
+            return
         partitions = [
             TopicPartition(t, i) for t in topics for i in await consumer.partitions_for(t)
         ]
         consumer.assign(partitions)
-        self._join_ms = self._join_in_window_ms = self._now_ms() - self._start_ms
+        self.on_assigned(set(partitions))
+
+    def on_assigned(self, partitions: set[TopicPartition]) -> None:
+        took_ms = self._now_ms() - self._rebalance_start_ms
+        self._join_ms += took_ms
+        self._join_in_window_ms += took_ms
+
+    def on_revoked(self, partitions: set[TopicPartition]) -> None:
+        self._rebalance_start_ms = self._now_ms()
+
+    def on_lost(self, partitions: set[TopicPartition]) -> None:
+        self.on_revoked(partitions)
+
+    async def go(self, consumer: Consumer, topics: Sequence[str]) -> None:
+        await self._begin(consumer, topics)
         last_seen_ms = self._now_ms()
         while self._records < self._options.records:
             if self._now_ms() - last_seen_ms > self._options.timeout:
