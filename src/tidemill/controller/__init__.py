@@ -1,10 +1,14 @@
 """The one elected brain: it places replicas, changes topics and settings, and tells everyone.
 
 Decisions are pure functions of an image (`topics.py`, `settings.py`, `placement.py`): they return
-what to write and what to answer. `controller.py` makes them durable, one after the other, each
-conditional on the controller's epoch, and publishes the next image. `tree.py` knows the paths and
-JSON values in the store, `loading.py` reads them back, `registration.py` enters brokers. It may
-import `replication` and what lies below. Start at `controller.Controller`.
+what to write and what to answer. Those about who leads and who is in sync all end in `election.py`:
+brokers that come and go (`liveness.py`), leaders' proposals (`isr_changes.py`), moves
+(`reassignment.py`, planned by `rebalance.py`) and elections on command (`preferred.py`).
+
+`controller.py` makes decisions durable, one after the other, each conditional on the controller's
+epoch, and publishes the next image. `tree.py` knows the paths and JSON values in the store,
+`loading.py` reads them back, `registration.py` enters brokers. It may import `replication` and what
+lies below. Start at `controller.Controller`.
 """
 
 from tidemill.controller.controller import Controller
