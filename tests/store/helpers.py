@@ -1,4 +1,4 @@
-"""Both engines behind one door: a world in which stores share a tree and time moves by hand."""
+"""All engines behind one door: a world in which stores share a tree."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 from tidemill.clock import Clock, SystemClock
 from tidemill.executor import ThreadExecutor
-from tidemill.store.base import Event, Store
+from tidemill.store.base import VALUE_BYTES_MAX, Event, Store
 from tidemill.store.memory import MemoryStore, MemoryTree
 from tidemill.store.sqlite import SqliteStore
+from tidemill.store.zookeeper import ZooKeeperStore
 
 
 class World:
     """Makes stores over one tree; `close` ends those that are still open."""
 
     name = ""
+    value_bytes_max = VALUE_BYTES_MAX
 
     def __init__(self) -> None:
         self._stores: list[Store] = []
@@ -79,6 +83,42 @@ class SqliteWorld(World):
     async def close(self) -> None:
         await super().close()
         self.executor.close()
+
+
+class ZooKeeperWorld(World):
+    """Stores below a path of their own on a running server or ensemble."""
+
+    name = "zookeeper"
+    # A request is a little larger than the value in it.
+    value_bytes_max = 2**20 - 200
+
+    def __init__(self, hosts: str, chroot: str) -> None:
+        super().__init__()
+        self.hosts = hosts
+        self.chroot = chroot
+        loop = asyncio.get_running_loop()
+        self.executor = ThreadExecutor(loop.call_soon_threadsafe, threads=2)
+
+    def _make(self) -> ZooKeeperStore:
+        return ZooKeeperStore(self.hosts, SystemClock(), self.executor, chroot=self.chroot)
+
+    async def expire(self, store: Store) -> None:
+        """Close the session from another connection, as a server would on its expiry."""
+        assert isinstance(store, ZooKeeperStore)
+        assert store._session is not None
+        identity = store._session._client.client_id
+        await asyncio.to_thread(_close_session, self.hosts, identity)
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.to_thread(self.executor.close)
+
+
+def _close_session(hosts: str, identity: tuple[int, bytes]) -> None:
+    client = KazooClient(hosts, client_id=identity)
+    client.start(10)
+    client.stop()
+    client.close()
 
 
 class Heard:

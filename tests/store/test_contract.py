@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.store.helpers import Heard, MemoryWorld, SqliteWorld, World, until
+from tests.store.helpers import Heard, MemoryWorld, SqliteWorld, World, ZooKeeperWorld, until
 
 from tidemill.store.base import (
     BadArguments,
@@ -25,9 +25,16 @@ from tidemill.store.base import (
 )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    made: World = MemoryWorld() if request.param == "memory" else SqliteWorld(tmp_path)
+    made: World
+    if request.param == "memory":
+        made = MemoryWorld()
+    elif request.param == "sqlite":
+        made = SqliteWorld(tmp_path)
+    else:
+        # Asked for by name, so that the other engines need no server.
+        made = ZooKeeperWorld(*request.getfixturevalue("zookeeper_place"))
     yield made
     await made.close()
 
@@ -105,8 +112,8 @@ async def test_sizes_are_bounded(world: World) -> None:
         await store.create("/a", bytes(2**20 + 1))
     with pytest.raises(BadArguments):
         await store.create("/" + "a" * 2_000)
-    await store.create("/a", bytes(2**20))
-    assert len((await store.get("/a")).value) == 2**20
+    await store.create("/a", bytes(world.value_bytes_max))
+    assert len((await store.get("/a")).value) == world.value_bytes_max
 
 
 async def test_children_and_trees(world: World) -> None:
@@ -304,6 +311,7 @@ async def test_the_end_of_a_session_is_an_event(world: World) -> None:
     owner = await world.open()
     await owner.create("/e", ephemeral=True)
     heard = Heard()
+    assert (await store.get("/e")).stat.owner == owner.session_id
     store.watch("/e", heard)
     await world.expire(owner)
     await heard.wait_for(1)

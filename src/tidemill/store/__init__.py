@@ -2,5 +2,6 @@
 
 `base.py` says what a store promises, `transaction.py` how a commit changes the tree (shared by the
 engines that hold the tree themselves), `memory.py` is the engine for simulations, `sqlite.py` the
-embedded one. It may import `image` and what lies below. Start at `base.Store`.
+embedded one, `zookeeper.py` the one for several machines; `url.py` finds the engine for an address.
+It may import `image` and what lies below. Start at `base.Store`.
 """

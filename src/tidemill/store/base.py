@@ -7,8 +7,10 @@ The model is ZooKeeper's, so that a real ensemble can be one of the engines:
 * every commit has a number, and all commits of a store are in one order;
 * an ephemeral node belongs to a session and goes with it; a session that is not kept alive for its
   timeout is expired by others, and its owner's next write fails with `SessionExpired`;
+* a read shows every write that had returned before it was asked for, whoever made it;
 * a watch is persistent and tells of every change after its registration, in commit order. A read
-  may already show a change whose event is still on its way, never the other way round;
+  may already show a change whose event is still on its way, never the other way round. A client
+  that could not hear for a while is told the difference afterwards, not every step;
 * a write that has returned survives a power cut, in the engines that have a disk.
 
 All methods belong to one event loop. Paths start with `/`, do not end with it, and are bounded
@@ -140,7 +142,7 @@ Op = Create | Put | Delete | Check
 class OpResult(NamedTuple):
     """What one operation of a transaction did: the final path, and the node's stat afterwards.
 
-    The stat is None for a Delete.
+    The stat is None for a Delete, and for a Check where the engine does not say it.
     """
 
     path: str
