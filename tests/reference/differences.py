@@ -24,6 +24,8 @@ OUR_KEYS = frozenset({"flush.policy", "record.validation"})
 SETTINGS_LEFT_OUT = OUR_KEYS | {"min.insync.replicas"}
 """Not compared: ours, and the one that Kafka writes into the cluster's defaults at formatting."""
 
+_OFFSETS_IN_ORDER = "Kafka gives the records new offsets; we refuse what contradicts its batch"
+_NO_RECORDS = "Kafka fails with UNKNOWN_SERVER_ERROR; we say INVALID_RECORD"
 _OWN_WORDS = "the same error in our own words"
 
 INTENDED: list[Difference] = [
@@ -39,6 +41,13 @@ INTENDED: list[Difference] = [
         r".*\.(error_code|log_start_offset)",
         "Kafka fails with UNKNOWN_SERVER_ERROR; we say UNSUPPORTED_COMPRESSION_TYPE",
     ),
+    Difference("PRODUCE", "offsets that jump", r".*\.(error_code|base_offset)", _OFFSETS_IN_ORDER),
+    Difference(
+        "PRODUCE", "the same offset twice", r".*\.(error_code|base_offset)", _OFFSETS_IN_ORDER
+    ),
+    Difference("PRODUCE", "garbage", r".*\.error_code", _NO_RECORDS),
+    Difference("PRODUCE", "compressed garbage", r".*\.error_code", _NO_RECORDS),
+    Difference("PRODUCE", "compressed, cut off", r".*\.error_code", _NO_RECORDS),
     Difference(
         "INCREMENTAL_ALTER_CONFIGS",
         "unknown operation",
@@ -50,6 +59,18 @@ INTENDED: list[Difference] = [
         "unknown broker key",
         r".*\.error_(code|message)",
         "Kafka keeps a setting that nothing reads; we refuse it, since it is a typing error",
+    ),
+    Difference(
+        "INCREMENTAL_ALTER_CONFIGS",
+        "for share groups",
+        r".*\.error_(code|message)",
+        "Kafka keeps it for groups that we do not have; we refuse what would have no effect",
+    ),
+    Difference(
+        "LIST_CONFIG_RESOURCES",
+        "nothing was set",
+        "config_resources",
+        "Kafka has kept the setting for share groups that we refuse",
     ),
     Difference(
         "DESCRIBE_CONFIGS",

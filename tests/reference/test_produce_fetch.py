@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.broker.crafted import contradictions
 from tests.reference.answers import BASE_TIME_MS, batch, create, fetch, produce
 from tests.reference.pair import Case, Pair, Peer
 
@@ -86,6 +87,14 @@ def test_produce(pair: Pair, name: str, version: int) -> None:
             case("offset is still right", batch()),
         ],
     )
+
+
+def test_records_that_contradict_their_batch(pair: Pair, name: str) -> None:
+    """Rule E2, where each record is looked at: on a compacted topic, as with full validation."""
+    pair.create(create(name, configs={"cleanup.policy": "compact"}))
+    crafted = contradictions(BASE_TIME_MS).items()
+    cases = [Case(title, produce(name, records, version=9)) for title, records in crafted]
+    pair.compare(ApiKey.PRODUCE, 9, cases)
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
