@@ -1,5 +1,11 @@
-"""Test tools that ship with Tidemill: a broker process, a disk that crashes, a clock you own.
+"""Test tools that ship with Tidemill: processes, disks and networks that fail when you say so.
 
-They may import everything below the command line. Start at `process.py` for a real broker in a
-test, at `disk.py` for power cuts at any byte of any write, at `clock.py` for time that waits.
+They may import everything below the command line.
+
+* Real processes: `process.py` starts a broker, `proxy_control.py` breaks the network in front of
+  it.
+* Simulation: `loop.py` runs asyncio code in virtual time, `network.py` connects simulated hosts,
+  `disk.py` cuts the power at any byte of any write, `clock.py` is time that waits.
+* Judgement: `history.py` records what clients did and saw, `checker.py` finds what must not be,
+  `anomalies.py` knows the words and what given settings promise.
 """

@@ -81,6 +81,8 @@ class CrashDisk:
         """Whether `pread_now` finds nothing in memory."""
         self.fails_sync: Callable[[str], bool] = lambda _: False
         """Paths whose next syncs fail, and lose what they should have made durable."""
+        self.on_cut: Callable[[], object] = lambda: None
+        """Called at the moment of a cut, before `PowerCut` is raised: to end the whole machine."""
         self.steps = 0
         """Steps taken so far: the range from which to choose a cut."""
         self.syncs = 0
@@ -148,6 +150,7 @@ class CrashDisk:
         self.steps += max(0, allowed)
         if allowed < count:
             self._is_off = True
+            self.on_cut()
         return max(0, allowed)
 
     def _operation(self) -> None:
