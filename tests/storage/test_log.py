@@ -344,11 +344,20 @@ class TestTruncate:
 
     def test_above_the_end_only_tidies_epochs(self) -> None:
         """Rule D1: the cache is cleaned even if the truncation is a no-op."""
-        log = new_log()
+        disk = CrashDisk(Random(1))
+        log = new_log(disk=disk)
         fill(log, 3, epoch=1)
+        log.flush()
         log.leader_epochs.assign(4, 3)
         assert not log.truncate_to(3)
         assert log.leader_epochs.entries == [(1, 0)]
+        # The log grows over the place, and the process dies before it flushes anything.
+        fill(log, 1, epoch=1)
+        log.abandon()
+        disk.restart()
+        again = manager_on(disk).get(TP)
+        assert again is not None
+        assert again.leader_epochs.entries == [(1, 0)]
 
     def test_fully(self) -> None:
         """Rule B6: start, end and producers move together."""

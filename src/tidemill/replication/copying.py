@@ -131,7 +131,6 @@ class ReplicaCopy:
         loses_committed = decision.offset < self.high_watermark
         if isinstance(decision, TruncateTo):
             self.log.truncate_to(decision.offset)
-            self._write_epochs()
         else:
             loses_committed = False  # The leader itself has deleted them.
             self.log.truncate_fully_and_start_at(decision.offset)
@@ -139,13 +138,3 @@ class ReplicaCopy:
             self.log.log_start_offset, min(self.high_watermark, self.log.log_end_offset)
         )
         return loses_committed
-
-    def _write_epochs(self) -> None:
-        """Forget, durably, an epoch in which we led without writing a record.
-
-        Such a cut changes no data, so nothing else would write it down before the log grows over
-        the place. After a crash the new records would then pass for that epoch's.
-        """
-        if self.log.epochs_dirty:
-            self.log.leader_epochs.persist()
-            self.log.epochs_dirty = False

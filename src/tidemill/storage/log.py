@@ -139,7 +139,9 @@ class Log(CheckedLog, ReplaceableLog):
         """Drop everything from `offset` on, with what belongs to it (rule D8); True if it did."""
         self._check_usable()
         if offset >= self.log_end_offset:
-            self.epochs_dirty |= self.leader_epochs.truncate_from_end(self.log_end_offset)
+            if self.leader_epochs.truncate_from_end(self.log_end_offset):
+                # At once: an epoch that came back after a crash would claim others' records.
+                self._guarded(self.leader_epochs.persist)
             return False
         if offset <= self._bases[0]:
             self.truncate_fully_and_start_at(offset)
