@@ -40,10 +40,13 @@ def place(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def make_logs(here: Path) -> None:
-    """`clicks-0` and `old/clicks-0`: one partition's directory with a record, made by a broker."""
+    """`clicks-0` and `old/clicks-0`: one partition's directory, made by a broker.
+
+    It holds enough for an index: a short log is left without one.
+    """
     with BrokerProcess(here / "maker") as broker:
         quick("topic", "create", "clicks", "-p", "1", "-b", broker.bootstrap)
-        quick("produce", "clicks", "-b", broker.bootstrap, stdin="a\n")
+        quick("perf", "produce", "clicks", "-n", "200", "--size", "1000", "-b", broker.bootstrap)
     shutil.copytree(here / "maker" / "clicks-0", here / "clicks-0")
     shutil.copytree(here / "maker" / "clicks-0", here / "old" / "clicks-0")
 

@@ -97,8 +97,10 @@ def former_self_joins(scene: Scene) -> int:
 def join_that_waits_while_the_group_moves_to_the_newer_protocol(scene: Scene) -> int:
     offered = wants(scene.topic)
     joined = scene.join("join", 5, joining(scene.group, protocols=offered))
+    # Both partitions, so that none is free: who would get it depends on the members' random ids.
+    both = [TopicPartition(scene.topic, index) for index in (0, 1)]
     mine = SyncGroupRequestAssignment(
-        member_id=joined.member_id, assignment=encode_assignment([TopicPartition(scene.topic, 0)])
+        member_id=joined.member_id, assignment=encode_assignment(both)
     )
     scene.syncs(joined.member_id, joined.generation_id, assignments=[mine])
     line, _ = scene.waiting_join(protocols=offered)

@@ -93,9 +93,14 @@ def effective_min_isr(partition: PartitionImage, policy: ElectionPolicy) -> int:
 
 
 def was_unclean(before: PartitionImage, after: PartitionImage) -> bool:
-    """Whether this change made a leader of a replica that may lack committed records."""
+    """Whether this change made a leader of a replica that may lack committed records.
+
+    One that joined the ISR with this very change, as at the end of a move, lacks nothing.
+    """
+    is_new = after.has_leader and after.leader != before.leader
     complete = {*before.isr, *before.elr}
-    return after.has_leader and after.leader != before.leader and after.leader not in complete
+    recovering = after.recovery is LeaderRecovery.RECOVERING
+    return is_new and recovering and after.leader not in complete
 
 
 def is_reassigning(partition: PartitionImage) -> bool:
