@@ -36,7 +36,9 @@ from tidemill.wire.messages.offsets import (
     OffsetCommitRequestTopic,
 )
 
-TICK_S = 0.01
+TICK_S = 0.001
+"""Members do not beat in step: what is due is sent every millisecond."""
+
 MEMBER_ID_REQUIRED = 79
 REBALANCE_IN_PROGRESS = 27
 COORDINATOR_NOT_READY = (14, 15, 16)
@@ -280,7 +282,7 @@ class Load:
                 begin = time.perf_counter_ns()
                 await member.join()
                 self.seen.note("join", time.perf_counter_ns() - begin, 0)
-                await asyncio.sleep(TICK_S * 5)
+                await asyncio.sleep(TICK_S * 50)
 
     def _beat(self, member: Member) -> None:
         begin = time.perf_counter_ns()

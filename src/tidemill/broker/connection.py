@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REQUESTS_PER_TURN_MAX = 32
+BYTES_PER_TURN_MAX = 256 * 1024
+"""After this much of one connection the others are read: a transport would go on with the one it
+has, and a flood of large requests would keep everybody's heartbeats waiting."""
+
 FRAME_WINDOW_BYTES = 1024 * 1024
 """A frame may take longer than its timeout only if it received this much in that time."""
 
@@ -221,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the whole frames of the buffer, as far as the connection's bounds let it."""
         buffer, outbox = self._buffer, self._outbox
         view, end = buffer.view, buffer.end
-        left_in_turn = REQUESTS_PER_TURN_MAX
+        left_in_turn, left_bytes = REQUESTS_PER_TURN_MAX, BYTES_PER_TURN_MAX
         self._has_unhandled = False
         while end - buffer.start >= SIZE_BYTES:
             start = buffer.start
@@ -240,9 +244,18 @@ class Connection(asyncio.BufferedProtocol):
             if self._closed:
                 return
             buffer.start = frame_end
+            left_bytes -= size
         self._settle_buffer()
         if left_in_turn == 0 and self._has_unhandled:
             self._loop.call_soon(self._on_room)
+        elif left_bytes < 0 and not self._reading_paused:
+            self._pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """The others have had their turn."""
+        if not (self._waits_for_memory or self._has_unhandled):
+            self._resume_reading()
 
     def _on_room(self) -> None:
         """The peer has read, or an answer has gone: go on with what waits in the buffer."""
