@@ -23,6 +23,7 @@ from tests.broker.harness import (
     running_broker,
 )
 
+from tidemill.broker.connection import BYTES_PER_TURN_MAX, Connection
 from tidemill.broker.server import BrokerServer
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.frame import encode_request
@@ -261,3 +262,24 @@ async def test_produce_requests_of_one_connection_keep_their_order(
         _, response = await client.receive(ProduceRequest, 9)
         offsets.append(response.responses[0].partition_responses[0].base_offset)
     assert offsets == [0, 1, 2, 3, 4]
+
+
+async def test_after_a_large_request_the_other_connections_are_read(
+    server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that reads one socket on and on would keep everybody's heartbeats waiting."""
+    await create_topic(server, "large")
+    pauses = []
+    pause_reading = Connection._pause_reading
+
+    def noting(connection: Connection) -> None:
+        pauses.append(connection)
+        pause_reading(connection)
+
+    monkeypatch.setattr(Connection, "_pause_reading", noting)
+    for count in (1, 2):
+        answer = await produce(client, "large", batch([b"x" * BYTES_PER_TURN_MAX]))
+        assert answer.error_code == 0
+        assert len(pauses) == count
+    assert (await produce(client, "large", batch([b"small"]))).error_code == 0
+    assert len(pauses) == 2
