@@ -276,3 +276,55 @@ def test_a_directory_whose_flush_fails_is_not_flushed_again(
     with pytest.raises(DiskFailedError) as caught:
         files.fsync_dir(str(tmp_path))
     assert caught.value.takes_dir_offline
+
+
+@pytest.mark.parametrize("how", ["unlink", "replace", "replaced", "directory"])
+def test_a_name_that_changes_hands_while_a_thread_opens_it(
+    files: OsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A descriptor of the old file must not take what is written to the next one of its name."""
+    directory, path, other = f"{tmp_path}/d", f"{tmp_path}/d/f", f"{tmp_path}/d/other"
+    files.mkdir(directory)
+    files.write_at(path, 0, (b"old",))
+    files.write_at(other, 0, (b"other",))
+
+    def meanwhile(name: str) -> None:
+        real = getattr(os, name)
+
+        def with_reader(*names: str) -> None:
+            assert files.pread(path, 0, 3) == b"old", "as a scrub or a cold read in a thread"
+            real(*names)
+
+        monkeypatch.setattr(os, name, with_reader)
+
+    meanwhile("unlink" if how == "unlink" else "replace")
+    if how == "unlink":
+        files.unlink(path)
+    elif how == "replace":
+        files.replace(path, f"{directory}/elsewhere")
+    elif how == "replaced":
+        files.replace(other, path)
+    else:
+        files.replace(directory, f"{directory}-delete")
+        files.mkdir(directory)
+    files.write_at(path, 0, (b"newer",))
+    assert Path(path).read_bytes() == b"newer"
+    assert files.pread(path, 0, 10) == b"newer"
+    files.fdatasync(path)
+
+
+def test_a_lease_from_before_a_rename_is_not_handed_out_again(
+    files: OsFiles, tmp_path: Path
+) -> None:
+    """The thread that has it finishes with the old file; nobody else meets that file."""
+    directory, path = f"{tmp_path}/d", f"{tmp_path}/d/f"
+    files.mkdir(directory)
+    files.write_at(path, 0, (b"old",))
+    entry = files._open.lease(path, create=False)
+    files.replace(directory, f"{directory}-delete")
+    files.mkdir(directory)
+    files.write_at(path, 0, (b"new",))
+    assert os.pread(entry.fd, 3, 0) == b"old"
+    files._open.give_back(entry)
+    assert Path(path).read_bytes() == files.pread(path, 0, 3) == b"new"
+    assert files.open_files == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.storage import index as index_module
 from tidemill.storage.index import OffsetIndex, TimeIndex
 from tidemill.storage.txn_index import AbortedTransaction, TransactionIndex
 from tidemill.testing.disk import CrashDisk
@@ -118,3 +122,74 @@ def test_a_transaction_index_does_not_repeat_itself() -> None:
     assert [entry.last_offset for entry in again.entries()] == [5, 9]
     again.truncate(9)
     assert [entry.last_offset for entry in TransactionIndex(disk, "/x").entries()] == [5]
+
+
+class MeanwhileDisk(CrashDisk):
+    """Lets something happen between the moment a file was read and the reader's next step."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def read_file(self, path: str) -> bytes:
+        data = super().read_file(path)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return data
+
+
+def written_index(
+    kind: type[OffsetIndex | TimeIndex],
+) -> tuple[MeanwhileDisk, OffsetIndex | TimeIndex]:
+    """An index of nine entries that nobody has loaded."""
+    disk = MeanwhileDisk()
+    index = kind(disk, "/i", empty=True)
+    for number in range(1, 10):
+        index.append(number * 10, number * 10)
+    index.write()
+    return disk, kind(disk, "/i")
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+@pytest.mark.parametrize("is_unloaded", [False, True])
+def test_a_thread_that_loads_does_not_undo_what_the_loop_did_meanwhile(
+    kind: type[OffsetIndex | TimeIndex], is_unloaded: bool
+) -> None:
+    disk, index = written_index(kind)
+
+    def cut_and_append() -> None:
+        index.truncate(50)
+        index.append(70, 55)
+        index.write()
+        if is_unloaded:
+            index.unload()
+
+    disk.meanwhile = cut_and_append
+    assert index.floor(75) == 55, "asked by the thread"
+    assert index.floor(1000) == 55
+    assert len(index) == 5
+    assert index.unwritten == 0
+    index.append(80, 66)
+    index.write()
+    again = kind(disk, "/i")
+    assert [again.floor(asked) for asked in (45, 65, 75, 85)] == [40, 40, 55, 66]
+
+
+@pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
+@pytest.mark.parametrize("what", ["unload", "truncate"])
+def test_a_lookup_goes_on_with_the_entries_it_took(
+    kind: type[OffsetIndex | TimeIndex], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop gives memory back, or cuts, between two steps of a thread's lookup."""
+    _, index = written_index(kind)
+    name = "bisect_right" if kind is OffsetIndex else "bisect_left"
+    real = getattr(index_module, name)
+
+    def interrupted(entries: list[int], asked: int) -> int:
+        slot: int = real(entries, asked)
+        monkeypatch.setattr(index_module, name, real)
+        index.unload() if what == "unload" else index.truncate(20)
+        return slot
+
+    monkeypatch.setattr(index_module, name, interrupted)
+    assert index.floor(55) == 50
+    assert index.floor(55) == (50 if what == "unload" else 10)

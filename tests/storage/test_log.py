@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -38,6 +38,19 @@ def fill(log: Log, count: int, *, epoch: int = 0, size: int = 40) -> None:
     for number in range(count):
         value = f"{number}".encode().ljust(size, b".")
         log.append_as_leader(batch(value), leader_epoch=epoch)
+
+
+class MeanwhileDisk(CrashDisk):
+    """Lets something happen right after the last entry of a time index was read."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        data = super().pread(path, position, length)
+        if path.endswith(".timeindex") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return data
 
 
 class TestAppend:
@@ -131,7 +144,9 @@ class TestRead:
             with pytest.raises(ApiError) as caught:
                 log.read(offset, max_bytes=100, upper_offset=10)
             assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        assert log.read(3, max_bytes=100, upper_offset=10).is_empty
+        nothing = log.read(3, max_bytes=100, upper_offset=10)
+        assert nothing.is_empty
+        assert nothing.read_now() == nothing.read_blocking() == b""
 
     def test_never_reaches_the_upper_offset(self) -> None:
         """Rule B8: above the bound there is nothing, not data."""
@@ -180,6 +195,42 @@ class TestRead:
         assert not cold.is_empty
         assert read_header(cold.read_blocking()).base_offset == 3
 
+    def test_a_cold_read_ends_where_the_log_did_when_it_was_allowed(self) -> None:
+        """Rule B8: what is appended before a thread gets to the disk is above the bound."""
+        disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
+        manager = manager_on(disk, config=config)
+        fill(manager.create(TP, TOPIC_ID, config), 600, size=200)
+        manager.shutdown({TP: 600})
+        log = manager_on(disk, config=config).logs[TP]
+        found = log.read(598, max_bytes=1 << 20, upper_offset=600)
+        assert not found.is_resolved, "its index has to be read first"
+        log.append_as_leader(batch(b"not replicated"), leader_epoch=0)
+        headers = [header for _, header in iter_headers(found.read_blocking())]
+        assert [header.base_offset for header in headers] == [598, 599]
+
+    @pytest.mark.parametrize("is_cold", [False, True])
+    def test_nothing_is_read_where_others_took_the_place_of_what_was_cut(
+        self, is_cold: bool
+    ) -> None:
+        """Positions of before a cut may lie in the middle of batches that came after it."""
+        disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
+        manager = manager_on(disk, config=config)
+        fill(manager.create(TP, TOPIC_ID, config), 600, size=200)
+        manager.shutdown({TP: 600})
+        log = manager_on(disk, config=config).logs[TP]
+        if not is_cold:
+            assert len(log.segments[-1].offset_index), "which loads it"
+        below = log.read(570, max_bytes=1500, upper_offset=580)
+        across = log.read(590, max_bytes=1 << 20, upper_offset=600)
+        assert across.is_resolved is not is_cold
+        log.truncate_to(595)
+        fill(log, 20, epoch=1, size=333)
+        assert across.read_blocking() == b""
+        assert across.read_now() in (b"", None)
+        if not is_cold:
+            assert read_header(below.read_blocking()).base_offset == 570
+            assert below.read_now() == below.read_blocking()
+
     def test_a_segment_deleted_while_reading_is_still_read(self) -> None:
         log = new_log(SMALL)
         fill(log, 30)
@@ -219,6 +270,33 @@ class TestTimestamps:
         latest = log.max_timestamp()
         assert latest is not None
         assert (latest.offset, latest.timestamp) == (2, 900)
+
+    @pytest.mark.parametrize("count", [3, 600])
+    def test_an_older_record_after_a_start_does_not_hide_later_ones(self, count: int) -> None:
+        """With few batches there is no index file to ask; retention goes by these times, too."""
+        disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        for _ in range(count):
+            log.append_as_leader(batch(b"v" * 200, timestamp=900), leader_epoch=0)
+        manager.shutdown({TP: count})
+        log = manager_on(disk, config=config).logs[TP]
+        log.append_as_leader(batch(b"old", timestamp=100), leader_epoch=0)
+        assert log.offset_for_timestamp(500) == (0, 900, 0)
+        assert log.segments[-1].retention_timestamp() == 900
+
+    def test_a_cut_while_a_thread_asks_for_the_largest_timestamp(self) -> None:
+        """What the thread finds in the index of before does not replace what the cut has found."""
+        disk, config = MeanwhileDisk(), LogConfig(index_interval_bytes=100)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        for number in range(600):
+            log.append_as_leader(batch(b"v" * 200, timestamp=1000 + number), leader_epoch=0)
+        manager.shutdown({TP: 600})
+        log = manager_on(disk, config=config).logs[TP]
+        disk.meanwhile = lambda: log.truncate_to(300)
+        assert log.segments[-1].largest_timestamp().timestamp == 1599, "as of when it was asked"
+        assert log.segments[-1].largest_timestamp() == (1299, 299)
 
     def test_deleted_records_are_not_found(self) -> None:
         log = new_log()

@@ -8,7 +8,7 @@ in each other's way.
 
 Appends go on meanwhile. What else changes a log - a truncation, a deletion, retention - ends the
 pass, and a later round tries again. A log that cannot be compacted is put aside and said so once;
-the others are not held up by it (rule I6).
+the others are not held up by it (rule I6), nor by one that there is no room for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemill.clock import Clock
-from tidemill.executor import Executor
+from tidemill.executor import Executor, Then
 from tidemill.storage.cleaner_plan import Candidate, assess, plan
 from tidemill.storage.cleaner_run import CleanerSettings, CleaningRun, RunStats, Step
-from tidemill.storage.disk_errors import DiskError
+from tidemill.storage.cleaner_source import DamagedSegmentError
+from tidemill.storage.disk_errors import DiskError, DiskFullError
 from tidemill.storage.log import Log
+from tidemill.storage.log_dir import LogDir
 from tidemill.storage.log_replace import Swap
 from tidemill.storage.manager_base import HighWatermarks, ManagedLogs
 
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 PAUSE_MS = 1
 """Between two pieces of work the loop has at least this long for itself."""
+RETRY_MS = 100
+"""How long to wait when no thread can be started."""
 LOGS_PER_STEP = 100
 UNCLEANABLE_MAX = 10_000
 
@@ -73,8 +77,12 @@ class LogCleaner:
         call_later: CallLater,
         settings: Callable[[], CleanerSettings],
         high_watermarks: Callable[[], HighWatermarks],
+        on_damage: Callable[[Log], None] | None = None,
     ) -> None:
-        """`call_later(delay_ms, callback)` is the broker's timing wheel."""
+        """`call_later(delay_ms, callback)` is the broker's timing wheel.
+
+        `on_damage(log)` is told when a pass has found wrong bytes in a log.
+        """
         self.uncleanable: dict[Log, str] = {}
         """Logs whose compaction failed, and why; they are left alone until a restart."""
         self.totals = CleanerTotals()
@@ -85,10 +93,20 @@ class LogCleaner:
         self._call_later = call_later
         self._settings = settings
         self._high_watermarks = high_watermarks
+        self._on_damage = on_damage
         self._stopped = False
+        self._put_off: set[Log] = set()
+        """Logs whose pass ended early in this round; the next one tries them again."""
+        self._refused_bytes: dict[LogDir, int] = {}
+        """The smallest segment that a directory had no room for in this round."""
 
     def run(self, done: Done) -> None:
         """Compact until nothing is worth it; `done` is called when the round is over."""
+        self._put_off.clear()
+        self._refused_bytes.clear()
+        self._go_on(done)
+
+    def _go_on(self, done: Done) -> None:
         if self._stopped or not self._settings().is_enabled:
             done()
             return
@@ -127,7 +145,9 @@ class LogCleaner:
 
     def _assess(self, log: Log, watermarks: HighWatermarks) -> Candidate | None:
         """How dirty the log is; None when it is not worth a pass, or may not have one."""
-        if log.is_closed or log.dir.is_offline or log.damage or log in self.uncleanable:
+        if log.is_closed or log.dir.is_offline or log.damage:
+            return None
+        if log in self.uncleanable or log in self._put_off:
             return None
         watermark = watermarks.get(log.topic_partition)
         if watermark is None:
@@ -137,28 +157,44 @@ class LogCleaner:
         except Exception as error:  # noqa: BLE001 - one bad log must not stop the others
             self._give_up(log, error)
             return None
-        return found if found.is_worth_it else None
+        return found if found.is_worth_it and self._may_have_room(found) else None
+
+    def _may_have_room(self, candidate: Candidate) -> bool:
+        refused_bytes = self._refused_bytes.get(candidate.log.dir)
+        return refused_bytes is None or _room_bytes(candidate) < refused_bytes
 
     # One pass
 
-    def _begin(self, candidate: Candidate, done: Done) -> None:
-        log = candidate.log
+    def _begin(self, surveyed: Candidate, done: Done) -> None:
+        log = surveyed.log
+        candidate = self._assess(log, self._high_watermarks())
+        if candidate is None:  # The survey took several turns, and the log has changed meanwhile.
+            self._put_off.add(log)
+            self._later(done)
+            return
         try:
             self._check_room(candidate)
             planned = plan(candidate, self._clock.now_ms())
         except Exception as error:  # noqa: BLE001 - see `_failed`
             self._failed(log, error)
-            done()
+            self._put_off.add(log)
+            self._later(done)
             return
         run = CleaningRun(self._files, planned, self._settings())
         self._next(_Pass(log, run, run.steps(), done, self._clock.monotonic_ms()))
 
     def _check_room(self, candidate: Candidate) -> None:
         """The new segment needs room beside the old ones, out of what is not reserved (E8)."""
-        size = min(
-            candidate.clean_bytes + candidate.cleanable_bytes, candidate.log.config.segment_bytes
-        )
-        candidate.log.dir.charge(size)
+        size_bytes = _room_bytes(candidate)
+        try:
+            candidate.log.dir.charge(size_bytes)
+        except DiskFullError:
+            self._refused_bytes[candidate.log.dir] = size_bytes  # Smaller ones may do.
+            raise
+
+    def _later(self, done: Done) -> None:
+        """Go on with the round when the loop has had its turn."""
+        self._call_later(PAUSE_MS, lambda: self._go_on(done))
 
     def _next(self, work: _Pass) -> None:
         """Do the next piece in a thread, unless something has made the pass void."""
@@ -191,10 +227,16 @@ class LogCleaner:
             else:
                 self._abort(work)
 
+        self._start(piece, finished)
+
+    def _start(self, piece: Callable[[], T], then: Then[T]) -> None:
+        """Do it in a thread; if none can be started, try again, unless the broker is going down."""
         try:
-            self._executor.submit(piece, finished)
-        except RuntimeError:
-            self._stopped = True  # The executor is closed: the broker is going down.
+            self._executor.submit(piece, then)
+        except RuntimeError as error:
+            if not self._stopped:
+                _log.warning("compaction waits for a thread: %s", error)
+                self._call_later(RETRY_MS, lambda: self._start(piece, then))
 
     def _stepped(self, work: _Pass, step: Step | None) -> None:
         if step is None:
@@ -243,10 +285,10 @@ class LogCleaner:
         else:
             self._abort(work)
 
-    def _guarded(self, work: _Pass, action: Callable[[], bool]) -> bool:
+    def _guarded(self, work: _Pass, action: Callable[[], bool | None]) -> bool:
         """Run something that renames files; a failure has taken the directory offline already."""
         try:
-            return action()
+            return bool(action())
         except DiskError as error:
             _log.error("compaction of %s failed: %s", work.log.topic_partition, error.message)
             return False
@@ -264,26 +306,27 @@ class LogCleaner:
 
         def noted(work: _Pass, _: object) -> None:
             self._report(work)
-            self._call_later(PAUSE_MS, lambda: self.run(work.done))
+            self._later(work.done)
 
         self._submit(work, note, noted)
 
     def _abort(self, work: _Pass) -> None:
-        """Leave the log as it is; a later round tries again."""
+        """Leave the log as it is; a later round tries again, this one goes on with the others."""
         self.totals.aborted_passes += 1
         self._count(work.run.stats)
+        self._put_off.add(work.log)
         _log.info("compaction of %s ended early", work.log.topic_partition)
+        if work.log.pending_swap is not None:
+            self._guarded(work, work.log.abandon_swap)
+        # Of a directory that is gone nothing is ours any more; a restart tidies up.
+        is_gone = work.log.is_closed or work.log.dir.is_offline
 
-        def tidied(_: None, error: BaseException | None) -> None:
-            work.done()
+        def tidy() -> None:
+            work.run.release_memory()
+            if not is_gone:
+                work.run.discard()
 
-        if work.log.is_closed or work.log.dir.is_offline:
-            work.done()  # Nothing of the directory is ours any more; a restart tidies up.
-            return
-        try:
-            self._executor.submit(work.run.discard, tidied)
-        except RuntimeError:
-            self._stopped = True
+        self._start(tidy, lambda _, error: self._later(work.done))
 
     def _count(self, stats: RunStats) -> None:
         self.totals.bytes_read += stats.map_bytes + stats.bytes_read
@@ -303,8 +346,21 @@ class LogCleaner:
         """A disk that is full or gone is the directory's business; the rest is this log's."""
         if isinstance(error, DiskError):
             log.dir.fail(error)
+        elif isinstance(error, DamagedSegmentError):
+            self._note_damage(log, error)
         else:
             self._give_up(log, error)
+
+    def _note_damage(self, log: Log, error: DamagedSegmentError) -> None:
+        """The log is compacted again when it is sound again; see `log_damage.py`."""
+        if not log.note_damage(error.segment, error.found):
+            return
+        _log.error(
+            "%s cannot be compacted: %s; check this disk, and restore the partition from another "
+            "copy", log.topic_partition, error,
+        )  # fmt: skip
+        if self._on_damage is not None:
+            self._on_damage(log)
 
     def _give_up(self, log: Log, error: BaseException) -> None:
         if len(self.uncleanable) < UNCLEANABLE_MAX:
@@ -313,3 +369,10 @@ class LogCleaner:
             "%s cannot be compacted and is left as it is until the broker restarts: %s",
             log.topic_partition, error, exc_info=error,
         )  # fmt: skip
+
+
+def _room_bytes(candidate: Candidate) -> int:
+    """What a new segment may take beside the old ones."""
+    return min(
+        candidate.clean_bytes + candidate.cleanable_bytes, candidate.log.config.segment_bytes
+    )

@@ -14,14 +14,19 @@ from dataclasses import dataclass
 from tidemill.storage.cleaner_filter import BatchFilter, Kept
 from tidemill.storage.cleaner_map import OffsetMap
 from tidemill.storage.cleaner_plan import Plan, groups
+from tidemill.storage.cleaner_source import (
+    DamagedSegmentError,
+    SuspectSegmentError,
+    sound_batches,
+)
 from tidemill.storage.cleaner_txns import TransactionTracker
 from tidemill.storage.disk_errors import FileMissingError
 from tidemill.storage.files import Files
 from tidemill.storage.log_replace import Swap, discard_cleaned
-from tidemill.storage.scan import ScannedBatch, scan_batches
+from tidemill.storage.scan import ScannedBatch
 from tidemill.storage.segment import CLEANED, SWAP, Segment
+from tidemill.storage.segment_check import SegmentCheck
 from tidemill.storage.validate import DECOMPRESSED_BYTES_MAX
-from tidemill.wire.batch import CorruptBatchError
 from tidemill.wire.control import read_marker
 from tidemill.wire.record_spans import iter_spans
 from tidemill.wire.records import records_body
@@ -70,6 +75,8 @@ class CleaningRun:
         self._buffer_bytes = max(16 * 1024, settings.io_buffer_bytes // 2)
         self._unfinished: Segment | None = None
         self._pending = list(plan.segments)
+        ends = [segment.base_offset for segment in plan.segments[1:]] + [plan.upper_offset]
+        self._end_offsets = dict(zip(plan.segments, ends, strict=True))
 
     @property
     def has_lost_segments(self) -> bool:
@@ -88,6 +95,21 @@ class CleaningRun:
 
     def steps(self) -> Iterator[Step]:
         """All of the pass; see the module's docstring."""
+        try:
+            yield from self._compact()
+        except SuspectSegmentError as error:
+            yield from self._examine(error)
+
+    def _examine(self, suspect: SuspectSegmentError) -> Iterator[int]:
+        """Find out what is wrong with a segment; the pass ends with that (rules E2 and I6)."""
+        check = SegmentCheck(self._files, suspect.segment.as_files(suspect.end_offset))
+        while not check.is_done:
+            yield check.step(PIECE_BYTES)
+        if not check.damage:
+            raise suspect
+        raise DamagedSegmentError(suspect.segment, check.damage)
+
+    def _compact(self) -> Iterator[Step]:
         yield from self._fill_map()
         self.stats.keys = len(self.offsets)
         plan = self.plan
@@ -106,6 +128,11 @@ class CleaningRun:
         for _ in self.offsets.release():
             yield 0
 
+    def release_memory(self) -> None:
+        """Give back what the map of an abandoned pass takes, without stopping the other threads."""
+        for _ in self.offsets.release():
+            pass
+
     def discard(self) -> None:
         """Remove what an abandoned pass left behind."""
         if self._unfinished is not None:
@@ -122,8 +149,7 @@ class CleaningRun:
         transactions = TransactionTracker(
             aborted for aborted in plan.aborted if aborted.last_offset >= plan.first_dirty_offset
         )
-        ends = [segment.base_offset for segment in plan.segments[1:]] + [plan.upper_offset]
-        for segment, end_offset in zip(plan.segments, ends, strict=True):
+        for segment, end_offset in self._end_offsets.items():
             if end_offset <= plan.first_dirty_offset:
                 continue
             if not (yield from self._map_segment(segment, transactions)):
@@ -226,14 +252,10 @@ class CleaningRun:
 
     def _batches(self, segment: Segment, start: int) -> Iterator[ScannedBatch]:
         """The segment's batches from `start` on; a bad one ends the pass (rule I6)."""
-        position, end = start, segment.size
-        for batch in scan_batches(
-            self._files, segment.log_path, start, end, chunk_bytes=self._buffer_bytes
-        ):
-            position = batch.position + batch.header.size_bytes
-            yield batch
-        if position != end:
-            raise CorruptBatchError(f"{segment.log_path} has a damaged batch at byte {position}")
+        end_offset = self._end_offsets[segment]
+        return sound_batches(
+            self._files, segment, end_offset, start, chunk_bytes=self._buffer_bytes
+        )
 
 
 class _Writer:

@@ -2,6 +2,10 @@
 
 A descriptor in use by a thread is never closed under it: a closed number may already belong to
 another file. So each use is a lease, and dropping a leased one closes it when it comes back.
+
+A descriptor must never outlive its file's name: what is written to the next file of that name would
+go into the old one. Files are opened under the lock, so whoever drops a name after it changed hands
+has dropped every descriptor that was opened before.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ class DescriptorCache:
     def __init__(self, files_max: int) -> None:
         self._files_max = files_max
         self._entries: OrderedDict[str, Descriptor] = OrderedDict()
+        self._by_directory: dict[str, dict[str, Descriptor]] = {}
         self._lock = threading.Lock()
         self._takes_newest = True
 
@@ -79,16 +84,17 @@ class DescriptorCache:
                 os.close(entry.fd)
 
     def drop(self, path: str) -> None:
+        """Let go of the file, or of all files that lie in the directory."""
         with self._lock:
-            entry = self._entries.pop(path, None)
-            if entry is not None:
-                self._retire(entry)
+            entry = self._entries.get(path)
+            inside = self._by_directory.get(path, {})
+            for gone in [*inside.values()] if entry is None else [entry, *inside.values()]:
+                self._retire(gone)
 
     def clear(self) -> None:
         with self._lock:
-            for entry in self._entries.values():
+            for entry in list(self._entries.values()):
                 self._retire(entry)
-            self._entries.clear()
 
     def _open(self, path: str, create: bool) -> Descriptor:
         if len(self._entries) >= self._files_max:
@@ -100,6 +106,7 @@ class DescriptorCache:
             raise disk_error(error, "opening", path) from error
         entry = Descriptor(fd, path)
         self._entries[path] = entry
+        self._by_directory.setdefault(os.path.dirname(path), {})[path] = entry
         return entry
 
     def _os_open(self, path: str, flags: int) -> int:
@@ -123,11 +130,17 @@ class DescriptorCache:
         # Few are in use at a time, so the first ones of the order do: no walk through them all.
         idle = list(islice((entry for entry in order if not entry.users), wanted))
         for entry in idle:
-            del self._entries[entry.path]
-            os.close(entry.fd)
+            self._retire(entry)
         return len(idle)
 
     def _retire(self, entry: Descriptor) -> None:
+        """Nobody gets this one again; it is closed when those who have it are done."""
+        del self._entries[entry.path]
+        directory = os.path.dirname(entry.path)
+        inside = self._by_directory[directory]
+        del inside[entry.path]
+        if not inside:
+            del self._by_directory[directory]
         entry.dropped = True
         if not entry.users:
             os.close(entry.fd)

@@ -2,12 +2,16 @@
 
 Entries grow strictly in epoch and in start offset (rule D1). They come from elections and from the
 epoch in each appended batch. A new entry is on disk before anything is appended under it (rule A7);
-what a truncation removed is written down later, because loading truncates again.
+what a truncation removed is written down later, because loading truncates again. Threads that flush
+write the file, too: each picture of the entries has a number and a temporary file of its own, and
+one that is older than what is on disk does not take its place any more.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
+from collections.abc import Callable
 
 from tidemill.storage.checkpoint import (
     LEADER_EPOCHS,
@@ -15,7 +19,7 @@ from tidemill.storage.checkpoint import (
     format_epochs,
     parse_epochs,
 )
-from tidemill.storage.files import Files, read_if_there, replace_file
+from tidemill.storage.files import Files, read_if_there
 
 UNDEFINED = -1
 
@@ -23,7 +27,17 @@ UNDEFINED = -1
 class LeaderEpochCache:
     """Ordered (epoch, start offset) pairs of one log, backed by `leader-epoch-checkpoint`."""
 
-    __slots__ = ("_directory", "_epochs", "_files", "_starts", "latest")
+    __slots__ = (
+        "_aside",
+        "_captured",
+        "_directory",
+        "_epochs",
+        "_files",
+        "_lock",
+        "_starts",
+        "_written",
+        "latest",
+    )
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -31,6 +45,8 @@ class LeaderEpochCache:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = UNDEFINED
+        self._lock = threading.Lock()
+        self._captured = self._written = self._aside = 0
 
     def load(self) -> None:
         """Read the checkpoint; a damaged one counts as empty and is refilled by later epochs."""
@@ -62,18 +78,48 @@ class LeaderEpochCache:
         return True
 
     def persist(self) -> None:
-        replace_file(self._files, self._directory, LEADER_EPOCHS, format_epochs(self.entries))
+        """Write the file durably; whatever was captured before this and not written is void."""
+        self.prepare_persist()()
+
+    def prepare_persist(self) -> Callable[[], None]:
+        """The work of writing the entries as they are now; the result may run in any thread."""
+        self._captured += 1
+        number, data = self._captured, format_epochs(self.entries)
+        return lambda: self._write(number, data)
+
+    def _write(self, number: int, data: bytes) -> None:
+        path = self._temporary(number)
+        self._files.unlink(path)
+        self._files.write_at(path, 0, (data,))
+        self._files.fdatasync(path)
+        self._replace(number)
+        # Also if a younger one is there: data flushed after this may rely on its name.
+        self._files.fsync_dir(self._directory)
+
+    def _replace(self, number: int) -> None:
+        """Put the temporary file in its place, unless a younger one is there already."""
+        path = self._temporary(number)
+        with self._lock:
+            if number < self._written:
+                self._files.unlink(path)
+                return
+            self._files.replace(path, f"{self._directory}/{LEADER_EPOCHS}")
+            self._written = number
+
+    def _temporary(self, number: int) -> str:
+        return f"{self._directory}/{LEADER_EPOCHS}.{number}.tmp"
 
     def write_aside(self) -> None:
         """First half of `persist` for many logs at once: the new file, not yet in its place."""
-        path = f"{self._directory}/{LEADER_EPOCHS}.tmp"
+        self._captured += 1
+        self._aside = self._captured
+        path = self._temporary(self._aside)
         self._files.unlink(path)
         self._files.write_at(path, 0, (format_epochs(self.entries),))
 
     def put_in_place(self) -> None:
         """Second half, after the first was made durable."""
-        path = f"{self._directory}/{LEADER_EPOCHS}"
-        self._files.replace(f"{path}.tmp", path)
+        self._replace(self._aside)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch`, and where it ends (rule D2)."""

@@ -87,7 +87,7 @@ class Files(Protocol):
         ...
 
     def replace(self, source: str, target: str) -> None:
-        """Atomically give `source` (a file, or a directory) the name `target`."""
+        """Atomically give `source` (a file, or a directory of files) the name `target`."""
         ...
 
     def unlink(self, path: str) -> None:
@@ -281,18 +281,30 @@ class OsFiles:
             os.truncate(path, size)
 
     def replace(self, source: str, target: str) -> None:
-        self._open.drop(source)
-        self._open.drop(target)
-        with translating("renaming", source):
+        with self._changing_hands(source, target), translating("renaming", source):
             os.replace(source, target)
 
     def unlink(self, path: str) -> None:
-        self._open.drop(path)
-        with translating("deleting", path):
+        with self._changing_hands(path), translating("deleting", path):
             try:
                 os.unlink(path)
             except FileNotFoundError:
                 return
+
+    @contextmanager
+    def _changing_hands(self, *paths: str) -> Iterator[None]:
+        """Hold no descriptor of what had these names before, once the block has run.
+
+        Dropped twice: before, since closing the last descriptor of a deleted file takes long; and
+        after, because a thread may have opened the old file in between.
+        """
+        for path in paths:
+            self._open.drop(path)
+        try:
+            yield
+        finally:
+            for path in paths:
+                self._open.drop(path)
 
     def mkdir(self, path: str) -> None:
         with translating("creating directory", path):

@@ -17,9 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidemill.executor import Executor
-from tidemill.storage.checkpoint import LEADER_EPOCHS
 from tidemill.storage.disk_errors import DiskError, DiskFailedError, FileMissingError
-from tidemill.storage.files import Files, replace_file
+from tidemill.storage.files import Files
 from tidemill.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -36,7 +35,15 @@ LOGS_PER_TURN_MAX = 64
 class FlushJob:
     """What has to reach the disk so that a log is durable below `target`; made on the loop."""
 
-    __slots__ = ("_data_paths", "_directories", "_epochs", "_files", "paths", "segments", "target")
+    __slots__ = (
+        "_data_paths",
+        "_directories",
+        "_files",
+        "_write_epochs",
+        "paths",
+        "segments",
+        "target",
+    )
 
     def __init__(
         self,
@@ -44,15 +51,18 @@ class FlushJob:
         directories: list[str],
         segments: list[Segment],
         paths: list[str],
-        epochs: bytes | None,
+        write_epochs: Callable[[], None] | None,
         *,
         target: int,
     ) -> None:
-        """`directories` are the log's own and, while that is new, the one it lies in."""
+        """`directories` are the log's own and, while that is new, the one it lies in.
+
+        `write_epochs` does nothing any more once a truncation has written the file (rule D8).
+        """
         self._files = files
         self._directories = directories
         self.paths = paths
-        self._epochs = epochs
+        self._write_epochs = write_epochs
         self.segments = segments
         self._data_paths = [(one, path) for one in segments for path in one.take_sync_paths()]
         self.target = target
@@ -71,8 +81,8 @@ class FlushJob:
                 raise
 
     def _run(self) -> None:
-        if self._epochs is not None and self._files.exists(self.directory):
-            replace_file(self._files, self.directory, LEADER_EPOCHS, self._epochs)
+        if self._write_epochs is not None and self._files.exists(self.directory):
+            self._write_epochs()
         for segment, path in self._data_paths:
             self._sync(segment, path)
         for path in self.paths:
@@ -96,7 +106,7 @@ class FlushJob:
     @property
     def has_epochs(self) -> bool:
         """Whether leader epochs are among what it writes."""
-        return self._epochs is not None
+        return self._write_epochs is not None
 
     def give_back(self) -> None:
         """It failed without harm: its segments have to be flushed by the next one."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 import sys
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import lt
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from tidemill.storage.disk_errors import FileMissingError
 from tidemill.storage.files import Files, read_if_there
@@ -29,121 +30,181 @@ _offset_entry = struct.Struct(">ii")
 _time_entry = struct.Struct(">qi")
 
 
-class OffsetIndex:
-    """Offsets to positions, both strictly growing."""
+_changing = threading.Lock()
+"""Held for some instructions while an index gets other entries; never while a file is read."""
 
-    __slots__ = ("_files", "_in_file", "_loaded", "_offsets", "_positions", "_written", "path")
+
+class _Entries:
+    """Pairs of numbers. They only get more: a cut makes new ones, so that a thread may go on with
+    those that it took."""
+
+    __slots__ = ("first", "second")
+
+    def __init__(self, first: array[int], second: array[int]) -> None:
+        self.first = first
+        self.second = second
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def append(self, first: int, second: int) -> None:
+        self.second.append(second)
+        self.first.append(first)  # Last: a thread that finds it looks for the other one.
+
+    def head(self, count: int) -> _Entries:
+        return _Entries(self.first[:count], self.second[:count])
+
+
+class _Index:
+    """Entries in memory, and in a file that they are read from when they are needed.
+
+    The loop changes an index; threads look things up, and may be the first to. What a thread has
+    read counts only if nobody had the entries in memory since it began: they, and then the file,
+    may be others by now.
+    """
+
+    __slots__ = ("_entries", "_files", "_generation", "_in_file", "_written", "path")
+
+    _entry: ClassVar[struct.Struct]
 
     def __init__(self, files: Files, path: str, *, empty: bool = False) -> None:
         self._files = files
         self.path = path
-        self._offsets = array("i")
-        self._positions = array("i")
         self._written = self._in_file = 0
-        self._loaded = empty
+        self._generation = 0
+        """How often entries came into memory."""
+        self._entries = self._parse(b"") if empty else None
 
     def __len__(self) -> int:
-        self._load()
-        return len(self._offsets)
+        return len(self._load())
 
     @property
     def is_loaded(self) -> bool:
         """Whether a lookup works from memory alone."""
-        return self._loaded
+        return self._entries is not None
 
     def size_bytes(self) -> int:
         """How large the index is, or its file where it has not been read."""
-        if self._loaded:
-            return len(self) * OFFSET_ENTRY_BYTES
+        entries = self._entries
+        if entries is not None:
+            return len(entries) * self._entry.size
         return self._files.size(self.path) if self._files.exists(self.path) else 0
 
     @property
     def unwritten(self) -> int:
         """How many entries the file has yet to get, or to lose."""
-        return max(len(self._offsets), self._in_file) - self._written if self._loaded else 0
+        entries = self._entries
+        return 0 if entries is None else max(len(entries), self._in_file) - self._written
 
     @property
     def has_file(self) -> bool:
         """Whether there is anything in the file."""
-        if self._loaded:
+        if self._entries is not None:
             return self._in_file > 0
         return self._files.exists(self.path) and self._files.size(self.path) > 0
 
-    def append(self, relative_offset: int, position: int) -> None:
-        self._load()
-        if self._offsets and relative_offset <= self._offsets[-1]:
+    def write(self) -> None:
+        """Make the file say what memory does; durable after a sync."""
+        entries = self._entries
+        if entries is None:
             return
-        self._offsets.append(relative_offset)
-        self._positions.append(position)
+        start, count = self._written, len(entries)
+        pairs = zip(entries.first[start:count], entries.second[start:count], strict=True)
+        data = b"".join(self._entry.pack(*pair) for pair in pairs)
+        self._files.write_at(self.path, start * self._entry.size, (data,))
+        self._written = count
+        if self._in_file > count:
+            self._files.truncate(self.path, count * self._entry.size)
+        self._in_file = count
+
+    def unload(self) -> None:
+        """Give the memory back; everything must have been written."""
+        if not self.unwritten:
+            self._entries = None
+
+    def _keep(self, entries: _Entries, count: int) -> None:
+        """Forget all but the first `count` of the entries; `write` tells the file."""
+        if count < len(entries):
+            self._entries = entries.head(count)
+        self._written = min(self._written, count)
+
+    def _load(self) -> _Entries:
+        while True:
+            entries = self._entries
+            if entries is not None:
+                return entries
+            generation = self._generation
+            data = read_settled(self, lambda path: _entries_of(self._files, path, self._entry.size))
+            entries = self._parse(data)
+            with _changing:
+                if self._entries is None and self._generation == generation:
+                    self._written = self._in_file = len(entries)
+                    self._generation += 1
+                    self._entries = entries
+                    return entries
+
+    @staticmethod
+    def _parse(data: bytes) -> _Entries:
+        """The entries that make sense, from the first on."""
+        raise NotImplementedError
+
+
+class OffsetIndex(_Index):
+    """Offsets to positions, both strictly growing."""
+
+    __slots__ = ()
+
+    _entry = _offset_entry
+
+    def append(self, relative_offset: int, position: int) -> None:
+        entries = self._load()
+        with _changing:
+            if not entries.first or relative_offset > entries.first[-1]:
+                entries.append(relative_offset, position)
 
     def floor(self, relative_offset: int) -> int:
         """The position of a batch that ends at or before the offset; 0 if there is none."""
-        self._load()
-        slot = bisect_right(self._offsets, relative_offset)
-        return self._positions[slot - 1] if slot else 0
+        entries = self._load()
+        slot = bisect_right(entries.first, relative_offset)
+        return entries.second[slot - 1] if slot else 0
 
     def position_at_most(self, position: int) -> int:
         """The last indexed batch boundary at or before `position`; 0 if there is none."""
-        self._load()
-        slot = bisect_right(self._positions, position)
-        return self._positions[slot - 1] if slot else 0
+        positions = self._load().second
+        slot = bisect_right(positions, position)
+        return positions[slot - 1] if slot else 0
 
     def entries_from(self, position: int) -> Iterator[tuple[int, int]]:
         """Relative offset and position of the entries at or after `position`."""
-        self._load()
-        first = bisect_left(self._positions, position)
-        return zip(self._offsets[first:], self._positions[first:], strict=True)
+        entries = self._load()
+        end = len(entries)
+        start = min(bisect_left(entries.second, position), end)
+        return zip(entries.first[start:end], entries.second[start:end], strict=True)
 
     def last_position(self) -> int:
         """The last indexed position, 0 without one; reads one entry, not the file."""
-        if not self._loaded:
+        if self._entries is None:
             entry = read_settled(
                 self, lambda path: _last_entry(self._files, path, OFFSET_ENTRY_BYTES)
             )
             offset, position = _offset_entry.unpack(entry) if entry else (0, 0)
             if offset > 0 and position > 0:
                 return int(position)
-        self._load()
-        return self._positions[-1] if self._positions else 0
+        positions = self._load().second
+        return positions[-1] if positions else 0
 
     def truncate(self, position: int) -> None:
         """Forget the batches that start at or after `position`; `write` tells the file."""
-        self._load()
-        kept = bisect_left(self._positions, position)
-        del self._offsets[kept:]
-        del self._positions[kept:]
-        self._written = min(self._written, kept)
+        entries = self._load()
+        self._keep(entries, bisect_left(entries.second, position))
 
-    def write(self) -> None:
-        """Make the file say what memory does; durable after a sync."""
-        if not self._loaded:
-            return
-        start = self._written
-        pairs = zip(self._offsets[start:], self._positions[start:], strict=True)
-        data = b"".join(_offset_entry.pack(*pair) for pair in pairs)
-        self._files.write_at(self.path, start * OFFSET_ENTRY_BYTES, (data,))
-        self._written = len(self._offsets)
-        if self._in_file > self._written:
-            self._files.truncate(self.path, self._written * OFFSET_ENTRY_BYTES)
-        self._in_file = self._written
-
-    def unload(self) -> None:
-        """Give the memory back; everything must have been written."""
-        if self._loaded and not self.unwritten:
-            self._offsets, self._positions, self._loaded = array("i"), array("i"), False
-
-    def _load(self) -> None:
-        if self._loaded:
-            return
-        data = read_settled(self, lambda path: _entries_of(self._files, path, OFFSET_ENTRY_BYTES))
+    @staticmethod
+    def _parse(data: bytes) -> _Entries:
         flat = array("i", data)
         if sys.byteorder == "little":
             flat.byteswap()
         offsets, positions = flat[0::2], flat[1::2]
-        count = _growing(offsets, positions)
-        self._offsets, self._positions = offsets[:count], positions[:count]
-        self._written = self._in_file = count
-        self._loaded = True  # Last: another thread may be asking, too.
+        return _Entries(offsets, positions).head(_growing(offsets, positions))
 
 
 class TimestampOffset(NamedTuple):
@@ -153,86 +214,35 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
-class TimeIndex:
+class TimeIndex(_Index):
     """Timestamps to relative offsets; timestamps strictly grow, offsets grow."""
 
-    __slots__ = ("_files", "_in_file", "_loaded", "_offsets", "_times", "_written", "path")
+    __slots__ = ()
 
-    def __init__(self, files: Files, path: str, *, empty: bool = False) -> None:
-        self._files = files
-        self.path = path
-        self._times = array("q")
-        self._offsets = array("i")
-        self._written = self._in_file = 0
-        self._loaded = empty
-
-    def __len__(self) -> int:
-        self._load()
-        return len(self._times)
-
-    def size_bytes(self) -> int:
-        """How large the index is, or its file where it has not been read."""
-        if self._loaded:
-            return len(self) * TIME_ENTRY_BYTES
-        return self._files.size(self.path) if self._files.exists(self.path) else 0
-
-    @property
-    def unwritten(self) -> int:
-        """How many entries the file has yet to get, or to lose."""
-        return max(len(self._times), self._in_file) - self._written if self._loaded else 0
-
-    @property
-    def has_file(self) -> bool:
-        """Whether there is anything in the file."""
-        if self._loaded:
-            return self._in_file > 0
-        return self._files.exists(self.path) and self._files.size(self.path) > 0
+    _entry = _time_entry
 
     def append(self, timestamp: int, relative_offset: int) -> None:
         """Add an entry if it says something new."""
-        self._load()
-        if timestamp < 0 or (self._times and timestamp <= self._times[-1]):
-            return
-        self._times.append(timestamp)
-        self._offsets.append(relative_offset)
+        entries = self._load()
+        with _changing:
+            if timestamp >= 0 and (not entries.first or timestamp > entries.first[-1]):
+                entries.append(timestamp, relative_offset)
 
     def floor(self, timestamp: int) -> int:
         """A relative offset before which every record is older than `timestamp`; 0 if unknown."""
-        self._load()
-        slot = bisect_left(self._times, timestamp)
-        return self._offsets[slot - 1] if slot else 0
+        entries = self._load()
+        slot = bisect_left(entries.first, timestamp)
+        return entries.second[slot - 1] if slot else 0
 
     def last(self) -> TimestampOffset | None:
         """The largest timestamp noted, with its relative offset; reads one entry, not the file."""
-        if not self._loaded:
-            return self._last_in_file()
-        return TimestampOffset(self._times[-1], self._offsets[-1]) if self._times else None
+        entries = self._entries
+        return self._last_in_file() if entries is None else _last_time(entries)
 
     def truncate(self, relative_offset: int) -> None:
         """Forget what points at or after the offset; `write` tells the file."""
-        self._load()
-        kept = bisect_left(self._offsets, relative_offset)
-        del self._times[kept:]
-        del self._offsets[kept:]
-        self._written = min(self._written, kept)
-
-    def write(self) -> None:
-        """Make the file say what memory does; durable after a sync."""
-        if not self._loaded:
-            return
-        start = self._written
-        pairs = zip(self._times[start:], self._offsets[start:], strict=True)
-        data = b"".join(_time_entry.pack(*pair) for pair in pairs)
-        self._files.write_at(self.path, start * TIME_ENTRY_BYTES, (data,))
-        self._written = len(self._times)
-        if self._in_file > self._written:
-            self._files.truncate(self.path, self._written * TIME_ENTRY_BYTES)
-        self._in_file = self._written
-
-    def unload(self) -> None:
-        """Give the memory back; everything must have been written."""
-        if self._loaded and not self.unwritten:
-            self._times, self._offsets, self._loaded = array("q"), array("i"), False
+        entries = self._load()
+        self._keep(entries, bisect_left(entries.second, relative_offset))
 
     def _last_in_file(self) -> TimestampOffset | None:
         data = read_settled(self, lambda path: _last_entry(self._files, path, TIME_ENTRY_BYTES))
@@ -242,24 +252,23 @@ class TimeIndex:
         if entry.timestamp > 0:
             return entry
         # Zeros at the end are preallocated space: the file was not closed by its writer.
-        self._load()
-        return self.last()
+        return _last_time(self._load())
 
-    def _load(self) -> None:
-        if self._loaded:
-            return
-        data = read_settled(self, lambda path: _entries_of(self._files, path, TIME_ENTRY_BYTES))
-        times, offsets = array("q"), array("i")
+    @staticmethod
+    def _parse(data: bytes) -> _Entries:
+        entries = _Entries(array("q"), array("i"))
         time_before, offset_before = -1, 0
         for timestamp, offset in _time_entry.iter_unpack(data):
             if timestamp <= time_before or offset < offset_before or not (timestamp or offset):
                 break
-            times.append(timestamp)
-            offsets.append(offset)
+            entries.append(timestamp, offset)
             time_before, offset_before = timestamp, offset
-        self._times, self._offsets = times, offsets
-        self._written = self._in_file = len(times)
-        self._loaded = True  # Last: another thread may be asking, too.
+        return entries
+
+
+def _last_time(entries: _Entries) -> TimestampOffset | None:
+    slot = len(entries) - 1
+    return TimestampOffset(entries.first[slot], entries.second[slot]) if slot >= 0 else None
 
 
 class _HasPath(Protocol):

@@ -10,6 +10,7 @@ a directory holds; `LogManager` owns all logs.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -27,6 +28,8 @@ from tidemill.storage.txn_index import AbortedTransaction
 __all__ = ["AppendInfo", "Log"]
 
 LOOKUPS_MAX = 10
+
+_log = logging.getLogger(__name__)
 
 
 class Log(CheckedLog, ReplaceableLog):
@@ -55,6 +58,8 @@ class Log(CheckedLog, ReplaceableLog):
             segment_end = end_offset if is_last else self._bases[slot + 1]
             stop_at = self._damage_ahead(offset, upper_offset, segment) if self.damage else None
             is_whole = upper_offset >= segment_end or stop_at is not None
+            if is_last and stop_at is None:
+                stop_at = segment.size  # As of now: what comes later is above the bound.
             found = LogSlice(
                 self._files,
                 segment,
@@ -117,7 +122,10 @@ class Log(CheckedLog, ReplaceableLog):
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where a read_committed reader may read (rule H9)."""
         unstable = self.producers.first_unstable_offset(high_watermark)
-        return high_watermark if unstable is None else min(unstable, high_watermark)
+        if unstable is None:
+            return high_watermark
+        # What lies below the log's start is gone: its transaction holds back what is left.
+        return min(max(unstable, self.log_start_offset), high_watermark)
 
     def aborted_transactions(
         self, start_offset: int, upper_offset: int
@@ -152,18 +160,22 @@ class Log(CheckedLog, ReplaceableLog):
     def _truncate_to(self, offset: int) -> None:
         self._drop_swap()
         kept = bisect_right(self._bases, offset)
-        dropped = self._segments[kept:]
-        del self._segments[kept:], self._bases[kept:]
-        for segment in dropped:
-            segment.delete_files()
+        position, end_offset = self._place_of_cut(self._segments[kept - 1], offset)
+        if kept < len(self._segments):
+            self._lower_recovery_point(end_offset)
+            dropped = self._segments[kept:]
+            del self._segments[kept:], self._bases[kept:]
+            self._remove_segments(dropped)
         active = self._active
         active.drop_checksums()
         # Now, and not with the cut: of the two, a crash must not keep the cut alone, and then find
         # a hole between this segment and the next.
         self._files.fsync_dir(self.directory)
-        position = active.locate(offset, self._files.pread)
-        end_offset = min(offset, recovery.offset_at(self._files, active, position, offset))
-        active.truncate(position, end_offset)
+        try:
+            active.truncate(position, end_offset)
+        except WireError:
+            # It is cut; only the look for the latest time met damage. The time index has it, too.
+            active.max_timestamp = None
         self._end_at(end_offset, min(self.log_start_offset, end_offset))
         recovery.rebuild_producers(
             self._files,
@@ -178,6 +190,46 @@ class Log(CheckedLog, ReplaceableLog):
         )
         self._settle_truncation()
 
+    def _place_of_cut(self, segment: Segment, offset: int) -> tuple[int, int]:
+        """Where a cut before `offset` falls, and the offset at which the log then ends.
+
+        It is found before anything is deleted. Damage in front of it hides it: then the cut is at
+        the damage, and replication copies what this takes along from the leader again.
+        """
+        try:
+            position = segment.locate(offset, self._files.pread)
+            if position < segment.size:
+                end = recovery.offset_at(self._files, segment, position, offset)
+                return position, min(offset, end)
+            reason = "a batch that is longer than its file"
+        except WireError as error:
+            reason = str(error)
+        position, end = recovery.sound_end(self._files, segment, offset)
+        if position == segment.size:
+            return position, offset  # Compaction took what was between this and the next segment.
+        _log.error(
+            "%s is damaged on disk (%s): it is cut at offset %d instead of %d",
+            self.topic_partition,
+            reason,
+            end,
+            offset,
+        )
+        return position, end
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before segments go: a start after a crash in between looks for the hole from here on."""
+        self.flushed_offset = min(self.flushed_offset, offset)
+        if self.on_recovery_point_lowered is not None:
+            self.on_recovery_point_lowered()
+
+    def _remove_segments(self, dropped: list[Segment]) -> None:
+        """Delete the last segments from the end of the log down."""
+        for segment in reversed(dropped):
+            segment.delete_files()
+            if self.config.cleanup_compact:
+                # No start can tell a hole from what compaction took: there must never be one.
+                self._files.fsync_dir(self.directory)
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on at `offset`; start, end and producers move together (B6)."""
         self._check_usable()
@@ -185,8 +237,11 @@ class Log(CheckedLog, ReplaceableLog):
 
     def _start_over(self, offset: int) -> None:
         self._drop_swap()
-        for segment in self._segments:
-            segment.delete_files()
+        self._lower_recovery_point(min(offset, self._bases[0]))
+        self._remove_segments(self._segments)
+        self._forget_snapshots(set(self._snapshots))
+        # What is gone must not come back beside the new segment.
+        self._files.fsync_dir(self.directory)
         segment = Segment(
             self._files, self.directory, offset, size=-1, created_ms=self._clock.now_ms()
         )

@@ -94,8 +94,8 @@ class LogBase:
         self.producers: ProducerStates = loaded.producers
         self.doomed: list[tuple[int, Segment]] = []
         """Renamed segments, with the time from which their files may go."""
-        self.damage: list[Damage] = []
-        """What the scrub found wrong in closed segments, in order; see `log_damage.py`."""
+        self.damage: list[Damage] = loaded.damage
+        """What the scrub or the start found wrong in segments, in order; see `log_damage.py`."""
         self.epochs_dirty = False
         self.is_closed = False
         self.last_flush_ms = clock.monotonic_ms()

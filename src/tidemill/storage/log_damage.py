@@ -2,8 +2,8 @@
 
 A damaged log keeps serving what is sound and keeps taking appends: it may be the only replica. A
 read that would need damaged bytes is answered with CORRUPT_MESSAGE, as Kafka answers for a batch
-that it cannot read, and names the next offset that can be had (rule E2). Replication looks at
-`damage` to drop this replica and fetch the partition anew from its peers.
+that it cannot read, and names the next offset that can be had (rule E2). Replication gets the
+damaged offsets from another replica and puts them in their place (`repair.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage.checksums import Checksums, format_checksums
 from tidemill.storage.damage import Damage, SegmentFiles
 from tidemill.storage.log_append import AppendableLog
+from tidemill.storage.repair import SegmentRepair
 from tidemill.storage.segment import Segment
 
 
@@ -60,6 +61,15 @@ class CheckedLog(AppendableLog):
         others = [damage for damage in self.damage if damage.base_offset != base]
         self.damage = sorted([*others, *found], key=lambda damage: damage.first_offset)
         return before != list(found)
+
+    def damaged_segment(self) -> tuple[Segment, SegmentRepair] | None:
+        """The first segment in which something is wrong, and the way to repair it there."""
+        for segment in self.closed_segments:
+            base = segment.base_offset
+            found = [damage for damage in self.damage if damage.base_offset == base]
+            if found:
+                return segment, SegmentRepair(self._files, self.closed_files(segment), found)
+        return None
 
     def _forget_damage(self, start_offset: int, end_offset: int) -> None:
         """Records outside these bounds are gone, and so is what was wrong with them."""

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from tidemill.storage.bulk_sync import Unsynced, sync_logs
-from tidemill.storage.checkpoint import format_epochs
 from tidemill.storage.disk_errors import DiskError
 from tidemill.storage.flusher import FlushJob
 from tidemill.storage.log_base import LogBase
@@ -28,10 +27,10 @@ class DurableLog(LogBase):
         segments = [] if self.is_closed else self._unflushed_segments()
         paths, self._unsynced_paths = self._unsynced_paths, []
         directories = [self.directory, self.dir.path] if self._is_new else [self.directory]
-        epochs = format_epochs(self.leader_epochs.entries) if self._epochs_pending else None
+        write_epochs = self.leader_epochs.prepare_persist() if self._epochs_pending else None
         self._epochs_pending = False
         job = FlushJob(
-            self._files, directories, segments, paths, epochs, target=self.log_end_offset
+            self._files, directories, segments, paths, write_epochs, target=self.log_end_offset
         )
         self._flush_jobs.append(job)
         return job

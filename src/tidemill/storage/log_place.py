@@ -20,6 +20,10 @@ from tidemill.types import TopicPartition
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 """Kafka's endings for directories of deleted partitions, and of those that nobody knows."""
+FUTURE_SUFFIX = "-future"
+"""Kafka's ending for a copy under way, which is to replace the log in another directory."""
+MOVED_SUFFIX = "-moved"
+"""A copy that is complete: it is the log if there is no other."""
 
 
 class DirInUseError(TidemillError):

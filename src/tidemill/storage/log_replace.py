@@ -66,6 +66,16 @@ class ReplaceableLog(AppendableLog):
         self._guarded(lambda: self._replace(swap))
         return True
 
+    def abandon_swap(self) -> None:
+        """What `begin_swap` decided cannot be carried out now: the old segments stay.
+
+        At once: retention and truncations must not find it pending, nor a restart its files.
+        """
+        if self.is_closed or self.dir.is_offline:
+            self._swap = None
+        else:
+            self._guarded(self._drop_swap)
+
     def _replace(self, swap: Swap) -> None:
         slot = self._slot_of(swap.replaced)
         assert slot is not None  # Whatever takes segments away drops a pending swap first.

@@ -25,6 +25,8 @@ from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.log_place import (
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    MOVED_SUFFIX,
     STRAY_SUFFIX,
     DirDescription,
     DirInUseError,
@@ -64,6 +66,7 @@ class LogManager(LogUpkeep):
                 epochs.append(self._open_place(place))
             except DiskError as error:
                 place.dir.fail(error)
+        self._settle_moves()
         if all(place.dir.is_offline for place in self._places.values()):
             reasons = "; ".join(str(place.dir.failure) for place in self._places.values())
             raise DiskFailedError(f"No log directory can be used: {reasons}")
@@ -104,8 +107,11 @@ class LogManager(LogUpkeep):
     def _open_name(self, place: Place, name: str, *, was_clean: bool) -> Unsynced | None:
         """Open the log that a directory of this name holds, if it does hold one."""
         directory = f"{place.dir.path}/{name}"
-        if name.endswith(DELETE_SUFFIX) and self._files.is_dir(directory):
+        if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)) and self._files.is_dir(directory):
             self._doomed_dirs.append((self._clock.now_ms(), directory))
+            return None
+        if name.endswith(MOVED_SUFFIX) and self._files.is_dir(directory):
+            self._moved.append((place, name.removesuffix(MOVED_SUFFIX)))
             return None
         topic_partition = parse_directory_name(name)
         if topic_partition is None or not self._files.is_dir(directory):
@@ -286,16 +292,89 @@ class LogManager(LogUpkeep):
 
     def _rename(self, log: Log, suffix: str) -> str:
         """Give the log's directory a name that no partition has; the new path."""
-        unique = UUID(int=self._random.getrandbits(128), version=4).hex
-        ending = f".{unique}{suffix}"
-        name = str(log.topic_partition)[: FILE_NAME_BYTES_MAX - len(ending)] + ending
-        path = f"{log.dir.path}/{name}"
+        path = f"{log.dir.path}/{self._unique_name(log.topic_partition, suffix)}"
         try:
             self._files.replace(log.directory, path)
         except DiskError as error:
             log.dir.fail(error)
             raise
         return path
+
+    def _unique_name(self, topic_partition: TopicPartition, suffix: str) -> str:
+        unique = UUID(int=self._random.getrandbits(128), version=4).hex
+        ending = f".{unique}{suffix}"
+        return str(topic_partition)[: FILE_NAME_BYTES_MAX - len(ending)] + ending
+
+    # From one directory to another
+
+    def begin_move(self, log: Log, path: str) -> Log:
+        """An empty log in another directory, to be filled and to take the place of this one."""
+        place = self._places[path]
+        moved_name = f"{log.topic_partition}{MOVED_SUFFIX}"
+        if len(moved_name.encode()) > FILE_NAME_BYTES_MAX:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{moved_name} is too long a name")
+        place.dir.charge(0)
+        place.recovery_points.pop(log.topic_partition, None)
+        place.log_starts.pop(log.topic_partition, None)
+        directory = f"{path}/{self._unique_name(log.topic_partition, FUTURE_SUFFIX)}"
+        loaded = self._make(place, log.topic_partition, log.topic_id, directory)
+        future = self._log_of(place, log.topic_partition, directory, loaded)
+        future.reconfigure(log.config)
+        future.topic_id = log.topic_id
+        future.mark_new()
+        if log.log_start_offset:
+            future.truncate_fully_and_start_at(log.log_start_offset)
+        return future
+
+    def drop_move(self, future: Log) -> None:
+        """The log is not moved after all; what was copied goes in the background."""
+        future.abandon()
+        self._doomed_dirs.append((self._clock.now_ms(), future.directory))
+
+    def finish_move(self, log: Log, future: Log) -> Log:
+        """Let a complete copy take the log's place; the log as it is from now on.
+
+        It blocks until the copy is durable. A crash leaves one of the two: first the copy gets a
+        name that says that it is complete, then the old one goes, then the copy gets its name.
+        """
+        topic_partition, place = log.topic_partition, self._places[future.dir.path]
+        high_watermark = self._high_watermarks.get(topic_partition, 0)
+        future.close()
+        moved = f"{place.dir.path}/{topic_partition}{MOVED_SUFFIX}"
+        self._files.replace(future.directory, moved)
+        self._files.fsync_dir(place.dir.path)
+        self.delete(topic_partition)
+        self._files.fsync_dir(log.dir.path)
+        place.recovery_points[topic_partition] = future.log_end_offset
+        place.log_starts[topic_partition] = future.log_start_offset
+        self._open_moved(place, str(topic_partition))
+        self._high_watermarks[topic_partition] = high_watermark
+        self._write_recovery_points(place)
+        moved_log = self.logs[topic_partition]
+        moved_log.reconfigure(log.config)
+        return moved_log
+
+    def _open_moved(self, place: Place, name: str) -> None:
+        final = f"{place.dir.path}/{name}"
+        self._files.replace(final + MOVED_SUFFIX, final)
+        self._files.fsync_dir(place.dir.path)
+        unsynced = self._open_name(place, name, was_clean=True)
+        if unsynced is not None:
+            sync_logs(self._files, place.dir.path, [unsynced])
+
+    def _settle_moves(self) -> None:
+        """A crash came in the middle of a move: what was left of the two is the log."""
+        for place, name in self._moved:
+            topic_partition = parse_directory_name(name)
+            if topic_partition is None or topic_partition in self.logs:
+                doomed = f"{place.dir.path}/{name}{MOVED_SUFFIX}"
+                self._doomed_dirs.append((self._clock.now_ms(), doomed))
+                continue
+            try:
+                self._open_moved(place, name)
+            except DiskError as error:
+                place.dir.fail(error)
+        self._moved.clear()
 
     # Stopping
 

@@ -63,6 +63,8 @@ class ManagedLogs:
         self._node_id = node_id
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._doomed_dirs: list[tuple[int, str]] = []
+        self._moved: list[tuple[Place, str]] = []
+        """Copies that were complete when the broker died, by their partition's name."""
         self._unclaimed: dict[TopicPartition, Place] = {}
         """Directories that have a partition's name and do not say whose they are."""
         self._places: dict[str, Place] = {}

@@ -3,21 +3,26 @@
 After a clean stop nothing is scanned: the end is found from the last index entry, and the snapshot
 of the producers is complete. After a crash everything from the recovery point on is checked batch
 by batch, indexes and producers are rebuilt, the log is cut at the first bad batch and later
-segments go (rules E3, E4). So it takes as long as the unflushed tail is, not as the log is.
+segments go (rules E3, E4). So it takes as long as the unflushed tail is, not as the log is. A bad
+batch below the recovery point is not torn but damaged, and cuts nothing off if another follows.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidemill.errors import WireError
 from tidemill.storage.bulk_sync import Unsynced
 from tidemill.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
 from tidemill.storage.checksums import CHECKSUMS
+from tidemill.storage.damage import Damage
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Files
 from tidemill.storage.producer_snapshot import SNAPSHOT, load_newest, snapshot_path
 from tidemill.storage.producer_state import ProducerStates
+from tidemill.storage.recovery_damage import damage_ahead
 from tidemill.storage.recovery_swap import finish_swaps, is_numbered, offset_of
 from tidemill.storage.scan import scan_batches, walk_headers
 from tidemill.storage.segment import (
@@ -31,6 +36,8 @@ from tidemill.storage.segment import (
 )
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, read_header
 from tidemill.wire.control import EndTransactionMarker, read_marker
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -48,6 +55,8 @@ class Loaded:
     """How much a crash made recovery look at."""
     truncated_bytes: int = 0
     """How much of the tail was torn and is gone."""
+    damage: list[Damage] = field(default_factory=list)
+    """What was durable and is not what was written any more; it is kept, and not served."""
     unsynced: Unsynced = field(init=False)
     """What has to be flushed before the log may serve and its end be checkpointed."""
 
@@ -103,7 +112,7 @@ def _tidy(files: Files, directory: str) -> list[str]:
     changed = finish_swaps(files, directory, names)
     for name in files.listdir(directory) if changed else names:
         leftover = name.endswith((DELETED, CLEANED, ".tmp")) and name[:1].isdigit()
-        if leftover or name == "leader-epoch-checkpoint.tmp":
+        if leftover or (name.startswith(f"{LEADER_EPOCHS}.") and name.endswith(".tmp")):
             files.unlink(f"{directory}/{name}")
             changed = True
     names = files.listdir(directory) if changed else names
@@ -122,6 +131,8 @@ def is_ours(name: str) -> bool:
     """Whether a file of this name in a partition's directory may be a log's."""
     stem, dot, _ = name.partition(".")
     is_numbered = bool(dot) and len(stem) == 20 and stem.isdigit()
+    if name.startswith(f"{LEADER_EPOCHS}.") and name.endswith(".tmp"):
+        return True
     return is_numbered or name.removesuffix(".tmp") in (PARTITION_METADATA, LEADER_EPOCHS)
 
 
@@ -149,6 +160,10 @@ def _restart_at_log_start(files: Files, directory: str, loaded: Loaded, now_ms: 
     """All that is left lies below the log's start: it was deleted before the crash."""
     for segment in loaded.segments:
         segment.delete_files()
+    for offset in loaded.snapshots:
+        files.unlink(snapshot_path(directory, offset))
+    loaded.snapshots.clear()
+    loaded.damage.clear()
     loaded.segments.clear()
     loaded.epochs.clear()
     loaded.unsynced.names_changed = True
@@ -188,6 +203,7 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
         has_gap = limit is not None and end_offset < limit and not options.allows_gaps
         if not is_whole or has_gap:
             loaded.truncated_bytes += _drop_after(segments, slot)
+            _report_cut(loaded, options.recovery_point)
             _cut_off(files, loaded.unsynced.directory, segment)
             break
     for segment in segments[first:-1]:
@@ -195,6 +211,26 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
     loaded.flushed_offset = loaded.log_end_offset
     if loaded.truncated_bytes or loaded.log_end_offset != options.recovery_point:
         _note_tail(loaded.unsynced, segments[first:])
+
+
+def _report_cut(loaded: Loaded, recovery_point: int) -> None:
+    """A torn tail is what a crash leaves; more than that is a fault of the disk."""
+    directory, end_offset = loaded.unsynced.directory, loaded.log_end_offset
+    if end_offset < recovery_point:
+        _log.error(
+            "%s is cut at offset %d: offsets up to %d were durable and cannot be read (%d bytes)",
+            directory,
+            end_offset,
+            recovery_point - 1,
+            loaded.truncated_bytes,
+        )
+    else:
+        _log.info(
+            "%s is cut at offset %d: %d bytes after it were not written whole",
+            directory,
+            end_offset,
+            loaded.truncated_bytes,
+        )
 
 
 def _first_to_check(segments: list[Segment], recovery_point: int) -> int:
@@ -218,7 +254,34 @@ def _recover_segment(
     whole_size = segment.size
     segment.restart_indexes(start, max(offset, segment.base_offset))
     segment.reset_end(start)
-    for batch in scan_batches(files, segment.log_path, start, whole_size):
+    offset = _take_batches(files, loaded, segment, offset, whole_size, limit, options)
+    while segment.size < whole_size and offset < recovery_point:
+        damage = damage_ahead(files, segment, offset, whole_size, recovery_point)
+        if damage is None:
+            break
+        _log.error("%s is damaged: %s", segment.log_path, damage)
+        loaded.damage.append(damage)
+        segment.size, offset = damage.end, damage.next_offset
+        _index_next(files, segment)
+        offset = _take_batches(files, loaded, segment, offset, whole_size, limit, options)
+    loaded.scanned_bytes += segment.size - start
+    if segment.size == whole_size:
+        return offset, True
+    loaded.truncated_bytes += whole_size - segment.size
+    return offset, False
+
+
+def _take_batches(
+    files: Files,
+    loaded: Loaded,
+    segment: Segment,
+    offset: int,
+    whole_size: int,
+    limit: int | None,
+    options: OpenOptions,
+) -> int:
+    """Take in the sound batches from the segment's end on; the offset after the last of them."""
+    for batch in scan_batches(files, segment.log_path, segment.size, whole_size):
         header = batch.header
         if not _fits(header, segment, offset, limit):
             break
@@ -231,11 +294,13 @@ def _recover_segment(
             header.max_timestamp,
             options.index_interval_bytes,
         )
-    loaded.scanned_bytes += segment.size - start
-    if segment.size == whole_size:
-        return offset, True
-    loaded.truncated_bytes += whole_size - segment.size
-    return offset, False
+    return offset
+
+
+def _index_next(files: Files, segment: Segment) -> None:
+    """The batch after damage is always in the index: nobody finds it by walking there."""
+    header = read_header(files.pread(segment.log_path, segment.size, HEADER_BYTES))
+    segment.offset_index.append(header.last_offset - segment.base_offset, segment.size)
 
 
 def _scan_start(files: Files, segment: Segment, recovery_point: int) -> tuple[int, int]:
@@ -343,8 +408,9 @@ def _complete_epochs(files: Files, loaded: Loaded) -> None:
 
 def _note_epochs(files: Files, segment: Segment, loaded: Loaded, start: int, until: int) -> bool:
     """Take in the epochs of one segment's batches; False when they do not know theirs."""
-    position = segment.locate(start, files.pread)
-    for _, header in walk_headers(files.pread, segment.log_path, position, segment.size):
+    for _, header in _sound_headers(files, segment, _start_of(files, segment, start)):
+        if header.next_offset <= start:
+            continue
         if header.partition_leader_epoch < 0:
             return False
         if header.base_offset >= until:
@@ -397,8 +463,8 @@ def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
 def _replay_segment(
     files: Files, segment: Segment, producers: ProducerStates, begin: int, txn_from: int
 ) -> None:
-    start = segment.locate(begin, files.pread)
-    for position, header in walk_headers(files.pread, segment.log_path, start, segment.size):
+    start = _start_of(files, segment, begin)
+    for position, header in _sound_headers(files, segment, start):
         if header.base_offset < begin:
             continue
         if not header.is_control:
@@ -412,11 +478,73 @@ def _replay_segment(
             segment.txn_index.append(producers.aborted_entry(completed))
 
 
+def _start_of(files: Files, segment: Segment, offset: int) -> int:
+    """Where to begin to look for batches from `offset` on; earlier ones may come first."""
+    try:
+        return segment.locate(offset, files.pread)
+    except WireError:
+        return 0
+
+
+def _sound_headers(files: Files, segment: Segment, start: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches from `start` on, less those that a damaged header hides.
+
+    The way back is an index entry that its batch agrees with, as for reads (see `damage.py`).
+    """
+    position, end = start, segment.size
+    while position < end:
+        reason = "a batch that is longer than its file"
+        try:
+            for at, header in walk_headers(files.pread, segment.log_path, position, end):
+                position = at + header.size_bytes
+                yield at, header
+        except WireError as error:
+            reason = str(error)
+        if position >= end:
+            return
+        resume = _indexed_after(files, segment, position)
+        _log.error(
+            "%s is damaged at byte %d (%s): what the next %d bytes say is not known",
+            segment.log_path,
+            position,
+            reason,
+            resume - position,
+        )
+        position = resume
+
+
+def _indexed_after(files: Files, segment: Segment, position: int) -> int:
+    """The position of the next batch that the index knows; the segment's end if there is none."""
+    for relative, at in segment.offset_index.entries_from(position + 1):
+        if at > segment.size - HEADER_BYTES:
+            break
+        try:
+            header = read_header(files.pread(segment.log_path, at, HEADER_BYTES))
+        except WireError:
+            continue
+        if header.last_offset == segment.base_offset + relative:
+            return at
+    return segment.size
+
+
 def _marker_at(
     files: Files, segment: Segment, position: int, header: BatchHeader
 ) -> EndTransactionMarker | None:
     data = files.pread(segment.log_path, position, header.size_bytes)
     return read_marker(data, 0, header)
+
+
+def sound_end(files: Files, segment: Segment, offset: int) -> tuple[int, int]:
+    """Position and offset behind the last batch below `offset` that no wrong header hides."""
+    position, end_offset = 0, segment.base_offset
+    try:
+        for at, header in walk_headers(files.pread, segment.log_path, 0, segment.size):
+            if header.base_offset < end_offset or header.last_offset >= offset:
+                break
+            position, end_offset = at + header.size_bytes, header.next_offset
+    except WireError:
+        pass
+    return position, end_offset
 
 
 def offset_at(files: Files, segment: Segment, position: int, otherwise: int) -> int:

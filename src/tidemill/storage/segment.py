@@ -11,7 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
+from tidemill.errors import WireError
 from tidemill.storage.checksums import CHECKSUMS
 from tidemill.storage.damage import SegmentFiles
 from tidemill.storage.disk_errors import DiskError, DiskFailedError
@@ -82,9 +84,11 @@ class Segment:
         "_suffix",
         "base_offset",
         "created_ms",
+        "cuts",
         "first_timestamp",
         "is_gone",
         "log_path",
+        "lowest_cut",
         "max_timestamp",
         "max_timestamp_offset",
         "name_is_durable",
@@ -126,6 +130,9 @@ class Segment:
         self.name_is_durable = not is_new
         self.is_gone = False
         """Deleted, or its directory is: a missing file is no fault of the disk then."""
+        self.cuts = 0
+        """How often its end was cut off; `lowest_cut` is the lowest position of any cut."""
+        self.lowest_cut = 0
         self._bytes_since_index = 0
         self._sealed_size = -1
         self._recent = _RecentBatches(base_offset)
@@ -151,12 +158,19 @@ class Segment:
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """Append bytes; on failure the file is as before, or the error takes the dir offline."""
+        if self.max_timestamp is None:
+            self._recall_timestamps()
         try:
             self._files.write_at(self.log_path, self.size, parts)
         except DiskError as error:
             if not error.takes_dir_offline:
                 self._cut_back(error)
             raise
+
+    def _recall_timestamps(self) -> None:
+        """Before the first batch since a start: those before it may have later timestamps."""
+        with suppress(WireError):  # Damaged bytes are for those who read them.
+            self.largest_timestamp()
 
     def _cut_back(self, cause: DiskError) -> None:
         try:
@@ -300,22 +314,26 @@ class Segment:
 
     def largest_timestamp(self) -> TimestampOffset:
         """The largest timestamp and the last offset of its batch; the index's end says it."""
-        if self.max_timestamp is None:
-            last = self.time_index.last()
-            self.max_timestamp = last.timestamp if last else -1
-            self.max_timestamp_offset = self.base_offset + (last.offset if last else 0)
-            if last is None and self.size:
-                self._scan_timestamps()
-        return TimestampOffset(self.max_timestamp, self.max_timestamp_offset)
+        if self.max_timestamp is not None:
+            return TimestampOffset(self.max_timestamp, self.max_timestamp_offset)
+        last = self.time_index.last()
+        if last is not None:
+            found = TimestampOffset(last.timestamp, self.base_offset + last.offset)
+        else:
+            found = self._scan_timestamps()
+        if self.max_timestamp is None:  # A cut may have set it while a thread was reading.
+            self.max_timestamp_offset = found.offset
+            self.max_timestamp = found.timestamp
+        return found
 
-    def _scan_timestamps(self) -> None:
+    def _scan_timestamps(self) -> TimestampOffset:
         """The time index is lost: look at every header once, and write a new one."""
         largest, at = -1, self.base_offset
         for _, header in walk_headers(self._files.pread, self.log_path, 0, self.size):
             if header.max_timestamp > largest:
                 largest, at = header.max_timestamp, header.last_offset
                 self.time_index.append(largest, at - self.base_offset)
-        self.max_timestamp, self.max_timestamp_offset = largest, at
+        return TimestampOffset(largest, at)
 
     def retention_timestamp(self) -> int:
         """What time-based retention goes by: the records' time, or the file's without any."""
@@ -335,6 +353,9 @@ class Segment:
 
     def truncate(self, position: int, offset: int) -> None:
         """Drop everything from `position` on, where the batch of `offset` begins."""
+        # First of all: a thread that has read something asks for these afterwards.
+        self.lowest_cut = min(self.lowest_cut, position) if self.cuts else position
+        self.cuts += 1
         self.drop_checksums()
         self.offset_index.truncate(position)
         self.time_index.truncate(offset - self.base_offset)

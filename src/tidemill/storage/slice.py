@@ -23,6 +23,7 @@ class LogSlice:
 
     __slots__ = (
         "_at_least_one",
+        "_cuts",
         "_end",
         "_end_position",
         "_files",
@@ -44,7 +45,11 @@ class LogSlice:
         at_least_one: bool,
         end_position: int | None = None,
     ) -> None:
-        """`upper_offset` None means that all of the segment, or up to a position, may be read."""
+        """`upper_offset` None means that all of the segment, or up to a position, may be read.
+
+        A segment that grows needs one of the two: where to stop may be found out later, in a
+        thread, and it must be where the segment ended when the reader was let in.
+        """
         self._files = files
         self._segment = segment
         self._offset = offset
@@ -52,6 +57,7 @@ class LogSlice:
         self._end_position = end_position
         self._max_bytes = max_bytes
         self._at_least_one = at_least_one
+        self._cuts = segment.cuts
         self._start = -1
         self._end = -1
         if not segment.size:
@@ -83,25 +89,29 @@ class LogSlice:
         return self._start == self._end and self._start >= 0
 
     def read_now(self) -> bytes | bytearray | None:
-        """The bytes, or None when they would have to come from the disk."""
+        """The bytes, or None when they would have to come from the disk; none after a cut."""
         if self._start < 0:
             return None
-        if self._start == self._end:
+        if self._start == self._end or self._is_cut():
             return b""
         length = self._end - self._start
         return self._files.pread_now(self._segment.log_path, self._start, length)
 
     def read_blocking(self) -> bytes:
-        """The bytes, waiting for the disk; for a thread of an executor."""
+        """The bytes, waiting for the disk; for a thread of an executor. None after a cut."""
         segment, start, end = self._segment, self._start, self._end
         for _ in range(RENAMES_MAX):
             path = segment.log_path
             try:
                 data = self._read(path)
             except (FileMissingError, WireError):
+                if self._is_cut():
+                    return b""
                 if path == segment.log_path and not segment.is_gone:
                     raise
             else:
+                if self._is_cut():
+                    return b""
                 if path == segment.log_path:
                     return data
             # The file was renamed meanwhile, and another may have its old name: look again.
@@ -109,6 +119,14 @@ class LogSlice:
         raise ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {self._offset} was deleted while reading"
         )
+
+    def _is_cut(self) -> bool:
+        """Whether its bytes may be others by now, which need not begin or end with a batch.
+
+        Only a reader above the high watermark meets that; it finds nothing, and asks again.
+        """
+        segment = self._segment
+        return segment.cuts != self._cuts and (self._end < 0 or segment.lowest_cut < self._end)
 
     def _read(self, path: str) -> bytes:
         if self._start < 0:
@@ -118,9 +136,12 @@ class LogSlice:
     def _resolve(self, read: Read) -> None:
         segment = self._segment
         start = segment.locate(self._offset, read)
-        end = segment.size if self._end_position is None else self._end_position
+        end = segment.size
+        if self._end_position is not None:
+            end = min(end, self._end_position)
         if self._upper_offset is not None:
-            end = max(start, segment.locate(self._upper_offset, read))
+            end = min(end, segment.locate(self._upper_offset, read))
+        end = max(start, end)
         if end - start > self._max_bytes:
             end = self._cut(read, start, end)
         self._end = end
@@ -149,5 +170,6 @@ def empty_slice(files: Files, segment: Segment, offset: int) -> LogSlice:
     nothing._files = files
     nothing._segment = segment
     nothing._offset = offset
+    nothing._cuts = segment.cuts
     nothing._start = nothing._end = 0
     return nothing

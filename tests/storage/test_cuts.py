@@ -1,0 +1,269 @@
+"""Cutting a log: what runs at the same time, what a crash leaves, what damage does to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.storage.helpers import TOPIC_ID, TP, StepExecutor, batch, manager_on, read_all
+from tests.storage.scrub_helpers import flip
+
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.storage.checkpoint import LEADER_EPOCHS, parse_epochs
+from tidemill.storage.files import OsFiles
+from tidemill.storage.log import Log
+from tidemill.storage.log_config import LogConfig
+from tidemill.testing.disk import CrashDisk, PowerCut
+from tidemill.wire.batch import iter_headers
+
+SEGMENTED = LogConfig(segment_bytes=400)
+COMPACTED = LogConfig(segment_bytes=400, cleanup_compact=True)
+LENGTH_BYTE, MAGIC_BYTE, VALUE_BYTE = 8, 16, 90
+"""Places in a batch."""
+
+
+def append(log: Log, count: int, *, leader_epoch: int = 0, value: bytes = b"v") -> None:
+    for _ in range(count):
+        log.append_as_leader(batch(value), leader_epoch=leader_epoch)
+
+
+def epochs_on_disk(disk: CrashDisk, log: Log) -> list[tuple[int, int]]:
+    return list(parse_epochs(disk.read_file(f"{log.directory}/{LEADER_EPOCHS}")))
+
+
+def reopened(disk: CrashDisk, config: LogConfig | None = None) -> Log:
+    return manager_on(disk, config=config).logs[TP]
+
+
+class TestEpochs:
+    @pytest.mark.parametrize("is_cut", [True, False], ids=["records go", "only the epoch goes"])
+    def test_a_flush_from_before_a_cut_does_not_bring_epochs_back(self, is_cut: bool) -> None:
+        """Rule D8."""
+        disk, step = CrashDisk(), StepExecutor()
+        manager = manager_on(disk, executor=step)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 10, leader_epoch=4)
+        manager.request_flush(log)
+        step.run_all()
+        if is_cut:
+            append(log, 5, leader_epoch=5)
+        else:
+            log.begin_epoch(5)
+        manager.request_flush(log)
+        log.truncate_to(10)
+        step.run_all()
+        assert log.leader_epochs.entries == epochs_on_disk(disk, log) == [(4, 0)]
+        assert not [name for name in disk.listdir(log.directory) if name.endswith(".tmp")]
+
+    def test_a_flush_and_a_cut_may_write_the_epochs_at_the_same_time(self, tmp_path: Path) -> None:
+        files, step = GatedFiles(), StepExecutor()
+        manager = manager_on(files, executor=step, dirs=(str(tmp_path / "data"),))
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 10, leader_epoch=4)
+        manager.request_flush(log)
+        step.run_all()
+        append(log, 5, leader_epoch=5)
+        manager.request_flush(log)
+        files.is_gated = True
+        flush = threading.Thread(target=step.run_all)
+        flush.start()
+        assert files.reached.wait(10)
+        log.truncate_to(12)
+        files.go_on.set()
+        flush.join()
+        assert log.dir.failure is None
+        data = files.read_file(f"{log.directory}/{LEADER_EPOCHS}")
+        assert list(parse_epochs(data)) == [(4, 0), (5, 10)]
+        manager.shutdown({})
+
+
+class GatedFiles(OsFiles):
+    """Holds a thread back before it flushes leader epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_gated = False
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def fdatasync(self, path: str) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if self.is_gated and LEADER_EPOCHS in path and not is_main:
+            self.reached.set()
+            assert self.go_on.wait(10)
+        super().fdatasync(path)
+
+
+class TestCrash:
+    @pytest.mark.parametrize("config", [SEGMENTED, COMPACTED], ids=["deleted", "compacted"])
+    @pytest.mark.parametrize("cut", ["truncate_to", "truncate_fully_and_start_at"])
+    @pytest.mark.parametrize("crash", ["restart", "power_on"])
+    def test_a_cut_over_segments_never_leaves_a_hole(
+        self, config: LogConfig, cut: str, crash: str
+    ) -> None:
+        """Rule D8: what is left after a crash at any step is one piece."""
+        for steps in range(1, 60):
+            disk = CrashDisk(Random(steps))
+            log = self.flushed(disk, config)
+            disk.cut_after(steps)
+            try:
+                getattr(log, cut)(3)
+            except PowerCut:
+                pass
+            getattr(disk, crash)()
+            log = reopened(disk, config)
+            offsets = [record.offset for record in read_all(log)]
+            assert offsets == list(range(log.log_start_offset, log.log_end_offset)), steps
+
+    def flushed(self, disk: CrashDisk, config: LogConfig) -> Log:
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        append(log, 20, value=b"v" * 60)
+        log.flush()
+        manager.write_checkpoints({TP: 20})
+        return log
+
+
+class TestProducers:
+    def test_starting_over_forgets_every_open_transaction(self) -> None:
+        """Rule B6, and after a restart, too."""
+        disk = CrashDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        self.begin_transaction(log)
+        log.roll()
+        append(log, 1)
+        log.flush()
+        log.truncate_fully_and_start_at(1000)
+        append(log, 1, leader_epoch=1)
+        manager.shutdown({TP: 1001})
+        log = reopened(disk)
+        assert log.log_end_offset == log.last_stable_offset(1001) == 1001
+        assert not log.producers.active()
+
+    def test_a_log_that_is_all_below_its_start_forgets_them_too(self) -> None:
+        disk = CrashDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        self.begin_transaction(log)
+        log.roll()
+        log.flush()
+        tail = log.segments[-1].log_path
+        append(log, 5)
+        log.advance_log_start(6)
+        manager.write_checkpoints({TP: 6})
+        disk.restart()
+        disk.truncate(tail, 0)  # None of these five was flushed.
+        log = reopened(disk)
+        assert log.log_start_offset == log.log_end_offset == 6
+        assert not log.producers.active()
+
+    def test_the_stable_offset_is_never_below_the_log_start(self) -> None:
+        """Rule H9: records of the transaction that were deleted hold nobody back."""
+        manager = manager_on(CrashDisk())
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        self.begin_transaction(log)
+        append(log, 5)
+        log.advance_log_start(4)
+        assert log.last_stable_offset(6) == 4
+
+    def begin_transaction(self, log: Log) -> None:
+        records = batch(b"t", producer_id=9, epoch=0, sequence=0, transactional=True)
+        log.append_as_leader(records, leader_epoch=0)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("byte", [MAGIC_BYTE, LENGTH_BYTE])
+    def test_a_cut_that_damage_hides_is_made_at_the_damage(
+        self, byte: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The log stays whole: end, segments and appends agree, and a restart finds the same."""
+        disk, config = CrashDisk(), LogConfig(segment_bytes=3000, index_interval_bytes=100_000)
+        log = self.damaged_at(disk, config, 3, byte)
+        with caplog.at_level(logging.ERROR):
+            assert log.truncate_to(10)
+        assert "it is cut at offset 3 instead of 10" in caplog.text
+        assert (log.log_end_offset, log.flushed_offset, len(log.segments)) == (3, 3, 1)
+        append(log, 1, leader_epoch=1)
+        log.flush()
+        disk.restart()
+        assert [record.offset for record in read_all(reopened(disk, config))] == [0, 1, 2, 3]
+
+    def test_damage_far_before_a_cut_does_not_stop_it_half_way(self) -> None:
+        """The index leads past it; producers and times are taken from what can be read."""
+        disk, config = CrashDisk(), LogConfig(segment_bytes=3000, index_interval_bytes=300)
+        log = self.damaged_at(disk, config, 3, MAGIC_BYTE)
+        assert log.truncate_to(15)
+        assert (log.log_end_offset, log.flushed_offset, len(log.segments)) == (15, 15, 1)
+        append(log, 1, leader_epoch=1)
+        assert log.read(15, max_bytes=1000, upper_offset=16).read_blocking()
+
+    @pytest.mark.parametrize(
+        ("byte", "was_clean"),
+        [
+            (MAGIC_BYTE, True),
+            (LENGTH_BYTE, True),
+            (MAGIC_BYTE, False),
+            (LENGTH_BYTE, False),
+            (VALUE_BYTE, False),  # After a clean stop nobody looks at values.
+        ],
+    )
+    def test_a_start_keeps_what_follows_damage_in_flushed_data(
+        self, byte: int, was_clean: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Rule E2: the damaged offset is answered with an error, all others are there."""
+        disk, config = CrashDisk(), LogConfig(index_interval_bytes=400)
+        self.damaged_at(disk, config, 10, byte, stop=was_clean)
+        with caplog.at_level(logging.ERROR):
+            log = reopened(disk, config)
+        assert "offsets 10 to 10" in caplog.text
+        assert (log.log_start_offset, log.log_end_offset) == (0, 60)
+        with pytest.raises(ApiError, match=r"offset 10 .* is damaged") as failure:
+            log.read(10, max_bytes=1 << 20, upper_offset=60)
+        assert failure.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert offsets_from(log, 0) == list(range(10))
+        assert offsets_from(log, 11) == list(range(11, 60))
+        entry = log.producers.get(9)
+        assert entry is not None
+        assert entry.last_sequence == 59
+        append(log, 1)
+        assert offsets_from(log, 60) == [60]
+
+    def test_a_start_says_which_flushed_offsets_it_cut_off(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        disk, config = CrashDisk(), LogConfig(index_interval_bytes=400)
+        self.damaged_at(disk, config, 59, MAGIC_BYTE, stop=False)
+        with caplog.at_level(logging.ERROR):
+            log = reopened(disk, config)
+        assert log.log_end_offset == 59
+        assert "is cut at offset 59: offsets up to 59 were durable" in caplog.text
+
+    def damaged_at(
+        self, disk: CrashDisk, config: LogConfig, offset: int, byte: int, stop: bool | None = None
+    ) -> Log:
+        """A flushed log in which one batch is wrong, after a clean stop or a crash if asked."""
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        for sequence in range(60):
+            records = batch(b"v" * 60, producer_id=9, epoch=0, sequence=sequence)
+            log.append_as_leader(records, leader_epoch=0)
+        log.flush()
+        manager.write_checkpoints({TP: 60})
+        segment = log.segments[0]
+        data = disk.pread(segment.log_path, 0, segment.size)
+        positions = [position for position, _ in iter_headers(data)]
+        if stop:
+            manager.shutdown({TP: 60})
+        elif stop is not None:
+            disk.restart()
+        flip(disk, segment.log_path, positions[offset] + byte, 0x08)
+        return log
+
+
+def offsets_from(log: Log, offset: int) -> list[int]:
+    data = log.read(offset, max_bytes=1 << 20, upper_offset=log.log_end_offset).read_blocking()
+    return [header.base_offset for _, header in iter_headers(data)]
