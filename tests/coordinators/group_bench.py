@@ -19,7 +19,7 @@ from tidemill.coordinators.records import (
     decode_record,
     encode_record,
 )
-from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result
+from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result, TimerKey
 from tidemill.errors import ApiError
 from tidemill.image import EMPTY_IMAGE, PartitionImage, TopicImage, with_topic, without_topics
 from tidemill.testing.clock import ManualClock
@@ -38,12 +38,12 @@ class BenchTimers:
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self.due: dict[str, tuple[int, Callable[[], Result[None]]]] = {}
+        self.due: dict[TimerKey, tuple[int, Callable[[], Result[None]]]] = {}
 
-    def schedule(self, key: str, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
+    def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
         self.due[key] = (self._clock.monotonic_ms() + delay_ms, callback)
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: TimerKey) -> None:
         self.due.pop(key, None)
 
     def next_due(self, until_ms: int) -> Callable[[], Result[None]] | None:

@@ -15,10 +15,21 @@ from tidemill.coordinators.result import RequestInfo, Result
 from tidemill.coordinators.runtime import Machinery, Runtime, RuntimeSettings
 from tidemill.coordinators.shard import GroupShard, ShardSettings, Surroundings
 from tidemill.errors import ErrorCode
+from tidemill.executor import InlineExecutor, Then
 from tidemill.image import TopicImage, with_topic, without_topics
 from tidemill.replication.partition import Partition
 from tidemill.timers import TimingWheel
 from tidemill.types import BrokerId
+
+
+class SoonExecutor:
+    """Work is done at once, and its outcome told in a later turn of the loop, as in a broker."""
+
+    def __init__(self, soon: deque[Callable[[], object]]) -> None:
+        self._soon = soon
+
+    def submit(self, work: Callable[[], Any], then: Then[Any]) -> None:
+        self._soon.append(lambda: InlineExecutor().submit(work, then))
 
 
 class ShardWorld:
@@ -31,13 +42,13 @@ class ShardWorld:
         runtime_settings: RuntimeSettings | None = None,
         executor: StepExecutor | None = None,
     ) -> None:
-        self.world = World(flush_policy="ack", executor=executor)
+        self.soon: deque[Callable[[], object]] = deque()
+        self.world = World(flush_policy="ack", executor=executor or SoonExecutor(self.soon))
         self.clock = self.world.clock
         self.wheel = TimingWheel(self.clock)
-        self.soon: deque[Callable[[], object]] = deque()
         self.around = Surroundings(self.clock, Random(3), settings or ShardSettings())
         self._runtime_settings = runtime_settings or RuntimeSettings()
-        self.world.add(topic_image(OFFSETS_TOPIC, 99))
+        self.world.add(topic_image(OFFSETS_TOPIC, 99, cleanup_policy="compact"))
         self.around.image = self.world.image
         self.runtime = self._start()
         self.pump()

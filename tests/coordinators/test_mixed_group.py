@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.coordinators.shard_world import ShardWorld
+from tests.replication.helpers import StepExecutor
 
 from tidemill.client.consumer_protocol import (
     Subscription,
@@ -158,6 +159,97 @@ def test_an_upgrade_that_cannot_be_stored_changes_nothing() -> None:
     assert it.group.state is ClassicState.EMPTY
 
 
+def test_a_first_rebalance_goes_on_after_an_upgrade_that_cannot_be_stored() -> None:
+    """Its timer went with the attempt, and nobody's join was ever answered again."""
+    world = ShardWorld()
+    world.topic("t", 1, 2)
+    first = join_late(world, "")
+    world.refuse_appends()
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=NEW, member_epoch=0, rebalance_timeout_ms=20_000,
+        subscribed_topic_names=["t"], topic_partitions=[],
+    )  # fmt: skip
+    info = world.info("new", 1)
+    refused = world.run(lambda shard: shard.consumer_heartbeat(request, info))
+    assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    world.refuse_appends(refuse=False)
+    assert [each.error_code for each in first] == [ErrorCode.REBALANCE_IN_PROGRESS]
+    again = join_late(world, first[0].member_id)
+    assert [each.error_code for each in again] == [0], "everybody is here: no need to wait"
+    assert again[0].generation_id == 1
+
+
+def test_a_rebalance_ends_without_those_who_do_not_come_back_after_a_failed_upgrade() -> None:
+    it = Migration()
+    other = join_late(it.world, "")
+    assert it.group.state is ClassicState.PREPARING_REBALANCE
+    it.world.refuse_appends()
+    it.newer()
+    it.world.refuse_appends(refuse=False)
+    assert other[0].error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    again = join_late(it.world, other[0].member_id)
+    it.world.wait(20_000)
+    assert [each.error_code for each in again] == [0]
+    assert set(it.group.members) == {other[0].member_id}
+
+
+def test_an_upgrade_that_is_in_the_log_and_not_committed_in_time_stays() -> None:
+    """Whoever loads the log finds the new group: so must we."""
+    executor = StepExecutor()
+    world = ShardWorld(ShardSettings(classic=NO_WAIT), executor=executor)
+    executor.run_all()
+    world.pump()
+    world.topic("t", 1, 2)
+    join_late(world, "")
+    executor.run_all()
+    world.wait(1)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=NEW, member_epoch=0, rebalance_timeout_ms=20_000,
+        subscribed_topic_names=["t"], topic_partitions=[],
+    )  # fmt: skip
+    info = world.info("new", 1)
+    answers = world.run(lambda shard: shard.consumer_heartbeat(request, info))
+    world.wait(5_000)
+    assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert isinstance(world.shard.groups["g"], MixedGroup)
+
+
+def test_who_is_left_rebalances_even_if_the_coordinator_restarts_at_once() -> None:
+    """Nobody else would ever get what the last member of the newer protocol had."""
+    it = Migration()
+    it.newer()
+    it.join(0, 1)
+    (kept,) = decode_assignment(it.sync().assignment)
+    it.generation = it.join(kept.partition).generation_id
+    it.sync()
+    assert it.beat() is ErrorCode.NONE
+    it.newer(-1)
+    it.world.restart()
+    assert it.kind is ClassicGroup
+    assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    joined = it.join(kept.partition)
+    assert joined.leader == it.member_id
+    it.generation = joined.generation_id
+    it.sync(encode_assignment([TopicPartition("t", 0), TopicPartition("t", 1)]))
+    it.world.restart()
+    assert it.beat() is ErrorCode.NONE, "and only once"
+
+
+def join_late(world: ShardWorld, member_id: str) -> list[Any]:
+    """Join, and do not wait for the answer."""
+    protocol = JoinGroupRequestProtocol(
+        name="range", metadata=encode_subscription(Subscription(("t",)))
+    )
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=30_000, rebalance_timeout_ms=20_000,
+        member_id=member_id, protocol_type="consumer", protocols=[protocol],
+    )  # fmt: skip
+    answers: list[Any] = []
+    info = world.info("old", 2)
+    world.run(lambda shard: shard.join(request, info, answers.append))
+    return answers
+
+
 def test_a_policy_that_forbids_it() -> None:
     it = Migration(may_upgrade=False)
     assert it.newer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -186,3 +278,26 @@ def test_an_empty_newer_group_becomes_a_classic_one() -> None:
     assert it.join().error_code == 0
     it.world.restart()
     assert it.kind is ClassicGroup
+
+
+def test_a_member_whose_end_could_not_be_stored_ends_later() -> None:
+    """Its timers went with the attempt, and it kept its partitions for ever."""
+    it = Migration()
+    it.newer()
+    it.world.refuse_appends()
+    it.world.wait(50_000)
+    assert set(it.group.members) == {NEW, it.member_id}
+    it.world.refuse_appends(refuse=False)
+    it.world.wait(50_000)
+    assert not it.group.members
+
+
+def test_a_departure_that_could_not_be_stored_ends_later() -> None:
+    it = Migration()
+    it.newer()
+    it.world.refuse_appends()
+    assert it.newer(-1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    it.world.refuse_appends(refuse=False)
+    assert it.kind is MixedGroup
+    it.world.wait(50_000)
+    assert not it.group.members

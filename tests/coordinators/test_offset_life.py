@@ -11,6 +11,11 @@ from tidemill.coordinators.offsets import Place
 from tidemill.coordinators.shard import ShardSettings
 from tidemill.image import TopicImage
 from tidemill.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from tidemill.wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    MemberIdentity,
+)
 from tidemill.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -116,3 +121,57 @@ def test_an_offset_that_was_left_behind_goes_with_the_next_clean_up() -> None:
     assert has_offset(world)
     expire(world)
     assert not has_offset(world)
+
+
+def test_a_commit_to_a_group_that_is_long_empty_lives_as_long_as_any() -> None:
+    """rule J5: somebody uses the name without joining; what he commits is not old at once."""
+    world = ShardWorld(ShardSettings(offsets_retention_ms=7 * DAY_MS))
+    topic = world.topic("t", 1)
+    joined: list[Any] = []
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
+        protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )  # fmt: skip
+    world.run(lambda shard: shard.join(request, world.info(version=3), joined.append))
+    world.wait(3_100)
+    leaving = [MemberIdentity(member_id=joined[0].member_id)]
+    world.run(lambda shard: shard.leave("g", leaving))
+    world.wait(8 * DAY_MS)
+    commit(world, topic)
+    world.wait(60_000)
+    expire(world)
+    assert has_offset(world)
+    world.wait(7 * DAY_MS)
+    expire(world)
+    assert not has_offset(world)
+    assert "g" not in world.shard.groups
+
+
+def test_clean_ups_look_at_a_bounded_part_of_the_groups_at_a_time() -> None:
+    world = ShardWorld()
+    topic = world.topic("t", 1, 2)
+    groups = {f"g{number}" for number in range(700)}
+    for group in groups:
+        commit(world, topic, group)
+    portions = list(world.shard.group_ids_in_steps())
+    assert sorted(map(len, portions)) == [200, 500]
+    assert {group for portion in portions for group in portion} == groups
+    world.wait(8 * DAY_MS)
+    for portion in portions:
+        world.runtime.steps(0, lambda shard, portion=portion: shard.expire(portion))  # type: ignore[misc]
+    world.pump()
+    assert (len(world.shard.offsets), len(world.shard.groups)) == (0, 0)
+
+
+def test_a_topic_that_goes_is_not_searched_for() -> None:
+    """Only groups that have committed for it are looked at."""
+    world = ShardWorld()
+    kept, gone = world.topic("t", 1), world.topic("u", 2)
+    for number in range(50):
+        commit(world, kept, f"g{number}")
+    commit(world, gone, "g7")
+    offsets = world.shard.offsets
+    assert offsets._groups_of["u"] == {"g7"}
+    world.drop_topic("u")
+    assert set(offsets._groups_of) == {"t"}
+    assert len(offsets) == 50

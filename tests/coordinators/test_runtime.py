@@ -261,13 +261,13 @@ def test_timers_end_with_their_shard() -> None:
         fired.append("x")
         return Result()
 
-    world.shard._timers.schedule("key", 1_000, fire)
-    world.shard._timers.schedule("key", 2_000, fire)
+    world.shard._timers.schedule(("key",), 1_000, fire)
+    world.shard._timers.schedule(("key",), 2_000, fire)
     world.wait(1_500)
     assert fired == []
     world.wait(500)
     assert fired == ["x"]
-    world.shard._timers.schedule("key", 1_000, fire)
+    world.shard._timers.schedule(("key",), 1_000, fire)
     world.restart()
     world.wait(5_000)
     assert fired == ["x"]
@@ -275,7 +275,7 @@ def test_timers_end_with_their_shard() -> None:
 
 def test_what_a_timer_returns_is_written() -> None:
     world = ShardWorld()
-    world.shard._timers.schedule("key", 10, lambda: Result(None, [commit(3)]))
+    world.shard._timers.schedule(("key",), 10, lambda: Result(None, [commit(3)]))
     world.wait(10)
     assert offset_of(world) == 3
     assert world.partition.log.log_end_offset == 1

@@ -56,6 +56,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """A member whose first join waits longer than this has gone: its client would have retried."""
 PENDING_MEMBERS_MAX = 10_000
 """Members that may have an id and not have come back with it; more are turned away."""
+ID_PREFIX_BYTES_MAX = 32_000
+"""A member's id is a string like any other: with what is added it must stay below 32767 bytes."""
 _KNOWN_ID_FROM_VERSION = 4
 _SKIP_ASSIGNMENT_FROM_VERSION = 9
 
@@ -101,7 +103,7 @@ class ClassicGroup(Rebalancing):
     ) -> Result[None]:
         self._check_protocols(request)
         instance_id = request.group_instance_id
-        prefix = info.client_id if instance_id is None else instance_id
+        prefix = _cut(info.client_id if instance_id is None else instance_id)
         member_id = f"{prefix}-{self._services.new_id()}"
         if instance_id is not None:
             known_id = self.static_ids.get(instance_id)
@@ -355,6 +357,11 @@ class ClassicGroup(Rebalancing):
     def check_offset_delete(self) -> None:
         if self.state is not EMPTY_STATE and not self.uses_consumer_protocol:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+
+
+def _cut(prefix: str) -> str:
+    """What fits in front of an id, so that the whole fits where members are listed."""
+    return prefix.encode()[:ID_PREFIX_BYTES_MAX].decode(errors="ignore")
 
 
 def _told_id(member_id: str, code: ErrorCode) -> str:

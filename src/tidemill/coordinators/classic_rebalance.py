@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tidemill.coordinators.classic_state import ClassicMember, ClassicState, Membership
 from tidemill.coordinators.records import GroupMetadataKey
-from tidemill.coordinators.result import CoordinatorRecord, Result, Timers
+from tidemill.coordinators.result import CoordinatorRecord, Result, TimerKey, Timers
 from tidemill.errors import ErrorCode
 from tidemill.wire.messages.groups import (
     JoinGroupResponse,
@@ -219,9 +219,24 @@ class Rebalancing(Membership):
         """The group was loaded: its members are expected to report from now on (rule J7)."""
         for member in self.members.values():
             self.expect_heartbeat(member)
-        if len(self.members) > self._services.settings().max_size:
+        was_rebalancing, self.was_rebalancing = self.was_rebalancing, False
+        if was_rebalancing or len(self.members) > self._services.settings().max_size:
             return self._prepare_rebalance()
         return nothing()
+
+    def resume(self) -> None:
+        """The group was closed for a change that could not be written.
+
+        Whoever waited was told to join again, and those with a new id have lost it. A rebalance
+        that was under way waits for all of them as if it had just begun.
+        """
+        self.pending_join.clear()
+        self.pending_sync.clear()
+        self.start()
+        if self.state in (PREPARING, COMPLETING):
+            self.move_to(PREPARING, self._services.now_ms())
+            self.previous_state = PREPARING
+            self._timers.schedule(self._join_key, self.rebalance_timeout_ms, self._complete_join)
 
     def close(self, error: ErrorCode) -> None:
         """The group goes from here: everybody who waits is told why."""
@@ -265,15 +280,15 @@ class Rebalancing(Membership):
         return CoordinatorRecord(GroupMetadataKey(group=self.group_id), self.to_value(assignments))
 
     @property
-    def _join_key(self) -> str:
-        return f"join\0{self.group_id}"
+    def _join_key(self) -> TimerKey:
+        return ("join", self.group_id)
 
     @property
-    def _sync_key(self) -> str:
-        return f"sync\0{self.group_id}"
+    def _sync_key(self) -> TimerKey:
+        return ("sync", self.group_id)
 
-    def _heartbeat_key(self, member_id: str) -> str:
-        return f"heartbeat\0{self.group_id}\0{member_id}"
+    def _heartbeat_key(self, member_id: str) -> TimerKey:
+        return ("heartbeat", self.group_id, member_id)
 
 
 def join_error(code: ErrorCode, member_id: str) -> JoinGroupResponse:

@@ -94,6 +94,8 @@ class Membership:
         self.pending_join: set[str] = set()
         self.pending_sync: set[str] = set()
         self.subscribed_topics: frozenset[str] | None = None
+        self.was_rebalancing = False
+        """Whether it was stored without a leader: its members were to join again."""
         self._support: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -121,7 +123,7 @@ class Membership:
         member = self.members.pop(member_id, None)
         if member is None:
             return None
-        self._support.subtract({name for name, _ in member.protocols})
+        self._withdraw(member.protocols)
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member_id:
             del self.static_ids[member.instance_id]
         if self.leader_id == member_id:
@@ -129,9 +131,16 @@ class Membership:
         return member
 
     def replace_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
-        self._support.subtract({name for name, _ in member.protocols})
+        self._withdraw(member.protocols)
         member.protocols = protocols
         self._support.update({name for name, _ in protocols})
+
+    def _withdraw(self, protocols: Protocols) -> None:
+        """Nobody's protocols are forgotten: members may name others with every join."""
+        for name in {name for name, _ in protocols}:
+            self._support[name] -= 1
+            if not self._support[name]:
+                del self._support[name]
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
         """Give a static member the id of its new incarnation, in its old place."""
@@ -295,6 +304,7 @@ class Membership:
         for stored in value.members:
             self.add(_member_of(stored, value.protocol or ""))
         self.leader_id = value.leader if value.leader in self.members else self.leader_id
+        self.was_rebalancing = bool(self.members) and value.leader is None
         self.state = ClassicState.STABLE if self.members else ClassicState.EMPTY
         self.previous_state = self.state
         self.subscribed_topics = self._compute_subscribed_topics()

@@ -223,7 +223,7 @@ class ConsumerGroup(ConsumerSteps):
         )
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             return Result(response, self._step_away(member))
-        return Result(response, self.remove_members([member.member_id]))
+        return Result(response, self.remove_members([member.member_id]), self.removal_settled)
 
     def _step_away(self, member: ConsumerMember) -> list[CoordinatorRecord]:
         """Free the instance id and keep the partitions for whoever takes it up again."""

@@ -24,13 +24,17 @@ from tidemill.coordinators.assignors import ASSIGNORS, NO_PARTITIONS, Partitions
 from tidemill.coordinators.consumer_member import JOIN_EPOCH, ConsumerMember, MemberState
 from tidemill.coordinators.consumer_state import ConsumerGroupState
 from tidemill.coordinators.reconcile import Reported, Target, reconcile
-from tidemill.coordinators.result import CoordinatorRecord, Result, Timers
-from tidemill.coordinators.target_assignment import Draft, preferred_assignor
+from tidemill.coordinators.result import CoordinatorRecord, Result, TimerKey, Timers
+from tidemill.coordinators.target_assignment import Draft, Resolution, preferred_assignor
+from tidemill.coordinators.topic_search import TopicSearch
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import EMPTY_IMAGE, ClusterImage
 
 if TYPE_CHECKING:
     from tidemill.config import BrokerConfig
+
+
+SEARCH_AGAIN_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,17 @@ class ConsumerSteps(ConsumerGroupState):
         clock: Clock,
         random: Random,
         settings: Callable[[], ConsumerGroupConfig],
+        search: TopicSearch | None = None,
     ) -> None:
         super().__init__(group_id)
+        self.search = search or TopicSearch(clock)
         self.timers = timers
         self.clock = clock
         self.image = EMPTY_IMAGE
         self._random = random
         self._settings = settings
         self._checked_image: ClusterImage | None = None
+        self._checked_epoch = 0
 
     @property
     def settings(self) -> ConsumerGroupConfig:
@@ -151,15 +158,34 @@ class ConsumerSteps(ConsumerGroupState):
         """Begin a new epoch if what the group reads is not what it was."""
         wants = (member.topic_names, member.topic_regex)
         wants_other = wants != (before.topic_names, before.topic_regex)
-        if not wants_other and self._checked_image is self.image:
-            return
-        changed = draft.resolve_patterns(anew=self._checked_image is not self.image)
-        current = draft.current_hash()
-        if wants_other or changed or current != self.metadata_hash:
-            draft.bump(current)
-        else:
-            # Only now: while the bump is not replayed, the next heartbeat has to look again.
-            self._checked_image = self.image
+        if wants_other or not self._is_checked:
+            resolution = draft.resolve_patterns(anew=not self._is_checked)
+            # A member that turns to a pattern keeps what it has until the topics are found.
+            waits = member.topic_regex not in (None, *draft.resolved)
+            joins = member.member_id not in self.members
+            self._bump_if_due(draft, resolution, wants_other=wants_other and (joins or not waits))
+
+    @property
+    def _is_checked(self) -> bool:
+        """Whether the group follows the image; an epoch that was not replayed does not count."""
+        return self._checked_image is self.image and self.group_epoch >= self._checked_epoch
+
+    def _bump_if_due(self, draft: Draft, resolution: Resolution, *, wants_other: bool) -> None:
+        if wants_other or resolution.changed or resolution.finished:
+            current = draft.current_hash()
+            if wants_other or resolution.changed or current != self.metadata_hash:
+                draft.bump(current)
+        if not resolution.finished:
+            self.timers.schedule(self._search_key, SEARCH_AGAIN_MS, self._search_on)
+        self._checked_image, self._checked_epoch = self.image, draft.group_epoch
+
+    def _search_on(self) -> Result[None]:
+        """Go on looking for the patterns' topics; members hear of them when they heartbeat."""
+        if not self.members:
+            return Result()
+        draft = self.draft()
+        self._bump_if_due(draft, draft.resolve_patterns(anew=True), wants_other=False)
+        return Result(None, draft.records)
 
     # --- what it gets ----------------------------------------------------------------------------
 
@@ -229,8 +255,15 @@ class ConsumerSteps(ConsumerGroupState):
             self.forget_timers(member_id)
             draft.remove(member_id)
         draft.resolve_patterns(anew=False)
+        if not self._is_checked:
+            self._checked_image = None  # This epoch must not be taken for the one that was lost.
         draft.bump(draft.current_hash() if self.image is not EMPTY_IMAGE else self.metadata_hash)
         return draft.records
+
+    def removal_settled(self, error: ErrorCode) -> None:
+        """A removal that could not be written has not happened: all are watched as before."""
+        if error is not ErrorCode.NONE:
+            self.on_loaded()
 
     # --- timers ----------------------------------------------------------------------------------
 
@@ -246,12 +279,13 @@ class ConsumerSteps(ConsumerGroupState):
         for member_id in self.members:
             self.forget_timers(member_id)
         self.timers.cancel(self._assignment_key)
+        self.timers.cancel(self._search_key)
 
     def watch_session(self, member_id: str) -> None:
         def expire() -> Result[None]:
             if member_id not in self.members:
                 return Result()
-            return Result(None, self.remove_members([member_id]))
+            return Result(None, self.remove_members([member_id]), self.removal_settled)
 
         delay_ms = self.settings.session_timeout_ms
         self.timers.schedule(self.session_key(member_id), delay_ms, expire)
@@ -263,7 +297,7 @@ class ConsumerSteps(ConsumerGroupState):
             now = self.members.get(member_id)
             if now is None or now.member_epoch != epoch or not now.revoking:
                 return Result()
-            return Result(None, self.remove_members([member_id]))
+            return Result(None, self.remove_members([member_id]), self.removal_settled)
 
         delay_ms = max(member.rebalance_timeout_ms, 0)
         self.timers.schedule(self.rebalance_key(member_id), delay_ms, expire)
@@ -272,12 +306,16 @@ class ConsumerSteps(ConsumerGroupState):
         self.timers.cancel(self.session_key(member_id))
         self.timers.cancel(self.rebalance_key(member_id))
 
-    def session_key(self, member_id: str) -> str:
-        return f"consumer-session-{self.group_id}-{member_id}"
+    def session_key(self, member_id: str) -> TimerKey:
+        return ("consumer-session", self.group_id, member_id)
 
-    def rebalance_key(self, member_id: str) -> str:
-        return f"consumer-rebalance-{self.group_id}-{member_id}"
+    def rebalance_key(self, member_id: str) -> TimerKey:
+        return ("consumer-rebalance", self.group_id, member_id)
 
     @property
-    def _assignment_key(self) -> str:
-        return f"consumer-assignment-{self.group_id}"
+    def _search_key(self) -> TimerKey:
+        return ("consumer-search", self.group_id)
+
+    @property
+    def _assignment_key(self) -> TimerKey:
+        return ("consumer-assignment", self.group_id)

@@ -165,10 +165,15 @@ class GroupCoordinator:
     # Housekeeping.
 
     def expiry(self) -> Iterator[None]:
-        """Remove what is past its retention, one partition per step."""
+        """Remove what is past its retention, some groups per step."""
         for index in self._runtime.indexes():
-            self._runtime.steps(index, lambda shard: shard.expire())
-            yield
+            shard = self._runtime.shard(index)
+            for group_ids in [] if shard is None else shard.group_ids_in_steps():
+                self._expire(index, group_ids)
+                yield
+
+    def _expire(self, index: int, group_ids: list[str]) -> None:
+        self._runtime.steps(index, lambda shard: shard.expire(group_ids))
 
 
 def shard_settings(config: BrokerConfig) -> ShardSettings:

@@ -25,6 +25,7 @@ from tidemill.coordinators.records import GroupMetadataKey
 from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result
 from tidemill.coordinators.surroundings import Surroundings
 from tidemill.errors import ApiError, ErrorCode
+from tidemill.types import ZERO_TOPIC_ID
 from tidemill.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -38,6 +39,8 @@ from tidemill.wire.messages.offsets import (
 
 TOMBSTONES_PER_STEP = 500
 """Offsets that one step of a clean-up removes: a batch of them must fit any size limit."""
+LOOKED_AT_PER_STEP = 1_000
+"""Groups and offsets that one step of a clean-up looks at."""
 _MEMBER_EPOCH_FROM_VERSION = 9
 
 Group = ClassicGroup | MixedGroup
@@ -119,11 +122,21 @@ class GroupOffsets:
         return Result(answer)
 
     def _offset(self, group_id: str, topic: str, partition: int) -> Committed | None:
-        return self.offsets.get(Place(group_id, topic, partition))
+        committed = self.offsets.get(Place(group_id, topic, partition))
+        if committed is None or self._is_of_former_topic(topic, committed):
+            return None
+        return committed
+
+    def _is_of_former_topic(self, topic: str, committed: Committed) -> bool:
+        """Whether the topic was made again since: a commit may come after the clean-up."""
+        known = self._around.image.topic(topic)
+        return known is not None and committed.topic_id not in (ZERO_TOPIC_ID, known.topic_id)
 
     def _all_offsets(self, group_id: str) -> list[OffsetFetchResponseTopics]:
         topics: dict[str, OffsetFetchResponseTopics] = {}
         for place, committed in self.offsets.of_group(group_id):
+            if self._is_of_former_topic(place.topic, committed):
+                continue
             known = self._around.image.topic(place.topic)
             topic = topics.setdefault(place.topic, OffsetFetchResponseTopics(name=place.topic))
             if known is not None:
@@ -166,17 +179,35 @@ class GroupOffsets:
 
     # Time and topics pass.
 
-    def expire(self) -> Iterator[Result[None]]:
-        """Remove offsets whose time is up, and groups that have nothing left, step by step."""
-        yield from self.forget_deleted_topics(None)
-        for group_id in set(self.groups) | set(self.offsets.groups()):
+    def group_ids(self) -> list[str]:
+        """All groups that are or have something here."""
+        return list(self.groups.keys() | self.offsets.groups())
+
+    def group_ids_in_steps(self) -> Iterator[list[str]]:
+        """The same in portions for one turn of the loop each."""
+        portion: list[str] = []
+        weight = 0
+        for group_id in self.group_ids():
+            portion.append(group_id)
+            weight += 1 + self.offsets.count_of(group_id)
+            if weight >= LOOKED_AT_PER_STEP:
+                yield portion
+                portion, weight = [], 0
+        yield portion
+
+    def expire(self, group_ids: Iterable[str] | None = None) -> Iterator[Result[None]]:
+        """Remove offsets whose time is up, and groups that have nothing left; of all, if None."""
+        for group_id in self.group_ids() if group_ids is None else group_ids:
             group = self.groups.get(group_id)
-            if group is None:
-                continue
-            gone = self._expired(group)
+            gone = set(self.offsets.orphans_of(group_id, self._around.image))
+            if group is not None:
+                gone.update(self._expired(group))
             records = [tombstone(place) for place in gone]
-            is_over = _is_empty(group) and self._count(group_id) == len(gone)
-            if is_over:
+            if (
+                group is not None
+                and _is_empty(group)
+                and self.offsets.count_of(group_id) == len(gone)
+            ):
                 records += _deletion(group)
             yield from _in_steps(records)
 
@@ -193,12 +224,9 @@ class GroupOffsets:
             is_kept=lambda topic: _is_subscribed(group, topic),
         )
 
-    def _count(self, group_id: str) -> int:
-        return sum(1 for _ in self.offsets.of_group(group_id))
-
     def forget_deleted_topics(self, topics: Iterable[str] | None) -> Iterator[Result[None]]:
         """Remove the offsets of topics that are gone; all are looked at if none are named."""
-        orphans = self.offsets.orphaned(self._around.image, topics)
+        orphans = self.offsets.orphans(self._around.image, topics)
         yield from _in_steps([tombstone(place) for place in orphans])
 
 
@@ -215,9 +243,9 @@ def _deletion(group: Group) -> list[CoordinatorRecord]:
 def _clock_of(group: Group) -> Callable[[Committed], int] | None:
     """From when an offset's time is counted; None while it is not counted at all (rule J5).
 
-    In a group without members since the last one left. While there are members, only offsets of
-    topics that nobody reads grow old; we know those of consumers only. A group that never had
-    members has just its commits.
+    In a group without members since the last one left, or since a commit after that. While there
+    are members, only offsets of topics that nobody reads grow old; we know those of consumers only.
+    A group that never had members has just its commits.
     """
     if isinstance(group, ConsumerGroup):
         since_ms = 0 if group.members else group.epoch_since_ms
@@ -225,8 +253,8 @@ def _clock_of(group: Group) -> Callable[[Committed], int] | None:
     if group.protocol_type is None:
         return lambda committed: committed.committed_ms
     if group.state is ClassicState.EMPTY:
-        empty_ms = group.state_since_ms
-        return lambda committed: committed.committed_ms if empty_ms is None else empty_ms
+        empty_ms = group.state_since_ms or 0
+        return lambda committed: max(committed.committed_ms, empty_ms)
     if group.state is not ClassicState.STABLE or group.subscribed_topics is None:
         return None
     return lambda committed: committed.committed_ms

@@ -4,6 +4,11 @@ Offset commits come in thousands and depend on nothing but the member's right to
 gathered into one batch (`gather`): those of one turn of the loop, or of as many milliseconds as
 `append_linger_ms` says. Whatever else is written or asked meanwhile comes after them.
 
+The topic is compacted, so a large batch is checked record by record, off the loop, and is in the
+log later (`PendingAppend`). There is never more than one such append: a decision that was made
+before it is replayed would be made on a state that is about to change. Requests, timers, clean-ups
+and gathered commits that come meanwhile wait in line, in their order.
+
 Start at `Host.run`.
 """
 
@@ -29,6 +34,7 @@ from tidemill.coordinators.result import (
 from tidemill.coordinators.shard_timers import ShardTimers
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Executor
+from tidemill.invariant import invariant
 from tidemill.replication.partition import ACKS_ALL, Partition, PendingAppend
 from tidemill.storage.log import AppendInfo
 from tidemill.timers import TimerHandle, TimingWheel
@@ -82,6 +88,15 @@ class _Gathered(NamedTuple):
     settle: Settled
 
 
+class _Turn(NamedTuple):
+    """Something that may write, and waits in line while an append is under way."""
+
+    take: Callable[[], None]
+    fail: Callable[[ErrorCode], object]
+    gathers: bool = False
+    """Whether it only adds to the gathered commits, so that those need not be written first."""
+
+
 class Host(Generic[S]):
     """One shard, the partition under it, and the answers that wait for it."""
 
@@ -107,8 +122,10 @@ class Host(Generic[S]):
         self._gathered_encoded: list[Encoded] = []
         self._gathered_bytes = 0
         self._lingers: TimerHandle | None = None
-        self._blocked_by: PendingAppend | None = None
-        self._blocked: deque[Callable[[], None]] = deque()
+        self._pending: PendingAppend | None = None
+        self._settle_pending: Settled = _nobody_waits
+        self._line: deque[_Turn] = deque()
+        self._line_moves = False
         self._closed = False
 
     @property
@@ -148,11 +165,26 @@ class Host(Generic[S]):
         fail: Callable[[ErrorCode, str | None], object],
         gather: bool,
     ) -> None:
-        if self._blocked_by is not None:
-            self._wait_in_line(lambda: self.run(operation, reply, fail, gather), fail)
-            return
-        if not gather:
-            self._write_gathered()
+        if self._may_go(gathers=gather):
+            self._operate(operation, reply, fail, gather)
+        elif len(self._line) >= WAITING_MAX:
+            fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        else:
+            self._wait_in_line(
+                _Turn(
+                    lambda: self._operate(operation, reply, fail, gather),
+                    lambda code: fail(code, None),
+                    gather,
+                )
+            )
+
+    def _operate(
+        self,
+        operation: Callable[[S], Result[R]],
+        reply: Callable[[R | None], object],
+        fail: Callable[[ErrorCode, str | None], object],
+        gather: bool,
+    ) -> None:
         try:
             result = operation(self.shard)
         except ApiError as error:
@@ -173,29 +205,59 @@ class Host(Generic[S]):
         else:
             self._write(result, settle)
 
-    def _wait_in_line(
-        self, again: Callable[[], None], fail: Callable[[ErrorCode, str | None], object]
-    ) -> None:
-        if len(self._blocked) >= WAITING_MAX:
-            fail(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
-        else:
-            self._blocked.append(again)
-
     def write_steps(self, steps: Iterator[Result[None]]) -> None:
-        """Write results for which nobody waits, and which know what was committed before them."""
-        self._write_gathered()
+        """Write results for which nobody waits; nothing comes between them."""
+        self._in_turn(_Turn(lambda: self._take_steps(steps), _nobody_waits))
+
+    def _take_steps(self, steps: Iterator[Result[None]]) -> None:
         for result in steps:
             self._write(result, _settled_by(result))
+            if self._closed:
+                return
+            if self._pending is not None:
+                self._line.appendleft(_Turn(lambda: self._take_steps(steps), _nobody_waits))
+                return
 
     def _timer_fired(self, callback: Callable[[], Result[None]]) -> None:
+        def take() -> None:
+            result = callback()
+            self._write(result, _settled_by(result))
+
+        self._in_turn(_Turn(take, _nobody_waits))
+
+    # The line behind an append that is under way.
+
+    def _in_turn(self, turn: _Turn) -> None:
+        if self._may_go(gathers=turn.gathers):
+            turn.take()
+        else:
+            self._wait_in_line(turn)
+
+    def _may_go(self, *, gathers: bool) -> bool:
+        return not self._line and self._is_clear(gathers=gathers)
+
+    def _is_clear(self, *, gathers: bool) -> bool:
+        """Whether everything decided so far is replayed; what is gathered is written for that."""
+        if not gathers:
+            self._write_gathered()
+        return self._pending is None and not self._closed
+
+    def _wait_in_line(self, turn: _Turn) -> None:
         if self._closed:
+            turn.fail(self.why_not)
             return
-        if self._blocked_by is not None:
-            self._blocked.append(lambda: self._timer_fired(callback))
+        self._line.append(turn)
+        self._move_line()
+
+    def _move_line(self) -> None:
+        if self._line_moves:
             return
-        self._write_gathered()
-        result = callback()
-        self._write(result, _settled_by(result))
+        self._line_moves = True
+        try:
+            while self._line and self._is_clear(gathers=self._line[0].gathers):
+                self._line.popleft().take()
+        finally:
+            self._line_moves = False
 
     # Writing.
 
@@ -220,13 +282,18 @@ class Host(Generic[S]):
     def _write_gathered_soon(self) -> None:
         linger_ms = self._machinery.settings.append_linger_ms
         if linger_ms > 0:
-            self._lingers = self._machinery.timers.schedule(linger_ms, self._write_gathered)
+            self._lingers = self._machinery.timers.schedule(linger_ms, self._gathered_due)
         else:
-            self._machinery.call_soon(self._write_gathered)
+            self._machinery.call_soon(self._gathered_due)
+
+    def _gathered_due(self) -> None:
+        if self._gathered:
+            self._in_turn(_Turn(_already_written, _nobody_waits))
 
     def _write_gathered(self) -> None:
+        """Write what is gathered, unless that has to wait: then whoever asked waits, too."""
         gathered, encoded = self._gathered, self._gathered_encoded
-        if not gathered or self._closed:
+        if not gathered or self._closed or self._pending is not None:
             return
         self._gathered, self._gathered_encoded, self._gathered_bytes = [], [], 0
         if self._lingers is not None:
@@ -242,6 +309,7 @@ class Host(Generic[S]):
     def _append(
         self, encoded: list[Encoded], replayed: list[CoordinatorRecord], settle: Settled
     ) -> None:
+        invariant(self._pending is None, "an append overtakes another", where=self.partition)
         batch = _build(encoded, self._machinery.clock.now_ms(), self._machinery.settings.codec)
         try:
             if not self.is_current:
@@ -251,22 +319,30 @@ class Host(Generic[S]):
             settle(coordinator_error(error.code))
             return
         if isinstance(info, PendingAppend):
-            self._blocked_by = info
-            info.then = lambda outcome: self._appended_late(outcome, replayed, settle)
+            self._pending, self._settle_pending = info, settle
+            # In a turn of its own: who waits in line may append, which a partition that is just
+            # about to tell of an append does not expect.
+            call_soon = self._machinery.call_soon
+            info.then = lambda outcome: call_soon(
+                lambda: self._appended_late(outcome, replayed, settle)
+            )
         else:
             self._appended(info, replayed, settle)
 
     def _appended_late(
         self, outcome: AppendInfo | ApiError, replayed: list[CoordinatorRecord], settle: Settled
     ) -> None:
-        """The topic's own codec was slow: whoever came meanwhile has waited."""
-        self._blocked_by = None
-        if isinstance(outcome, ApiError):
-            settle(coordinator_error(outcome.code))
-        elif not self._closed:
-            self._appended(outcome, replayed, settle)
-        while self._blocked and self._blocked_by is None:
-            self._blocked.popleft()()
+        """The batch is in the log, or refused: whoever came meanwhile has waited."""
+        if self._closed:
+            return
+        self._pending, self._settle_pending = None, _nobody_waits
+        try:
+            if isinstance(outcome, ApiError):
+                settle(coordinator_error(outcome.code))
+            else:
+                self._appended(outcome, replayed, settle)
+        finally:
+            self._move_line()
 
     def _appended(
         self, info: AppendInfo, replayed: list[CoordinatorRecord], settle: Settled
@@ -306,10 +382,23 @@ class Host(Generic[S]):
         if self._lingers is not None:
             self._lingers.cancel()
         self._waiting.close(error)
+        settle_pending, self._settle_pending = self._settle_pending, _nobody_waits
+        settle_pending(error)
         gathered, self._gathered = self._gathered, []
         for one in gathered:
             one.settle(error)
+        line, self._line = self._line, deque()
+        for turn in line:
+            turn.fail(error)
         self.shard.on_unloaded(error)
+
+
+def _nobody_waits(error: ErrorCode) -> None:
+    """A timer or a clean-up that cannot run any more: the next coordinator does it."""
+
+
+def _already_written() -> None:
+    """The turn of the gathered commits: they were written before it was taken."""
 
 
 def _build(encoded: list[Encoded], now_ms: int, codec: Codec) -> bytes:

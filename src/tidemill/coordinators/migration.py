@@ -138,14 +138,18 @@ def common_protocols(members: Iterable[ConsumerMember]) -> set[str]:
 def downgrade_record(
     group: ConsumerGroupState, members: list[ConsumerMember], image: ClusterImage, now_ms: int
 ) -> CoordinatorRecord:
-    """The classic group in which these members find themselves; it will rebalance at once."""
+    """The classic group in which these members find themselves; it will rebalance at once.
+
+    It has no leader yet, by which a coordinator that loads it knows the same: nobody has what the
+    last member of the newer protocol had.
+    """
     common = common_protocols(members)
     protocol = next(name for name in offered_protocols(members[0]) if name in common)
     value = GroupMetadataValue(
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         generation=group.group_epoch,
         protocol=protocol,
-        leader=members[0].member_id,
+        leader=None,
         current_state_timestamp=now_ms,
         members=[
             _stored(member, protocol, group.target.get(member.member_id, NO_PARTITIONS), image)

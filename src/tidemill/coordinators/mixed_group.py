@@ -27,7 +27,7 @@ from tidemill.coordinators.migration import (
     owned_by_id,
 )
 from tidemill.coordinators.records import ClassicMemberMetadata, ClassicProtocol
-from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result
+from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result, TimerKey
 from tidemill.coordinators.target_assignment import Draft
 from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.image import ClusterImage
@@ -227,7 +227,7 @@ class MixedGroup(ConsumerGroup):
                 )
             )
         records = self.remove_members(gone) if gone else []
-        return Result(LeaveGroupResponse(members=answers), records)
+        return Result(LeaveGroupResponse(members=answers), records, self.removal_settled)
 
     def _leaving(self, identity: MemberIdentity) -> ConsumerMember:
         member_id, instance_id = identity.member_id, identity.group_instance_id
@@ -286,14 +286,14 @@ class MixedGroup(ConsumerGroup):
     def _expire(self, member_id: str) -> Result[None]:
         if member_id not in self.members:
             return Result()
-        return Result(None, self.remove_members([member_id]))
+        return Result(None, self.remove_members([member_id]), self.removal_settled)
 
     def forget_timers(self, member_id: str) -> None:
         super().forget_timers(member_id)
         self.timers.cancel(self._step_key(member_id))
 
-    def _step_key(self, member_id: str) -> str:
-        return f"consumer-step-{self.group_id}-{member_id}"
+    def _step_key(self, member_id: str) -> TimerKey:
+        return ("consumer-step", self.group_id, member_id)
 
     # Going back.
 

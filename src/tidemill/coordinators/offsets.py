@@ -61,6 +61,8 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, _Partitions]] = {}
+        self._groups_of: dict[str, set[str]] = {}
+        """By topic, who has committed for it: a topic that goes must not be searched for."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -79,6 +81,9 @@ class CommittedOffsets:
         for topic, partitions in list(self._groups.get(group_id, {}).items()):
             for index, committed in list(partitions.items()):
                 yield Place(group_id, topic, index), committed
+
+    def count_of(self, group_id: str) -> int:
+        return sum(map(len, self._groups.get(group_id, {}).values()))
 
     def groups(self) -> list[str]:
         return list(self._groups)
@@ -106,7 +111,11 @@ class CommittedOffsets:
             self._put(place, Committed(value.offset, -1, value.metadata, value.commit_timestamp))
 
     def _put(self, place: Place, committed: Committed) -> None:
-        partitions = self._groups.setdefault(place.group_id, {}).setdefault(place.topic, {})
+        topics = self._groups.setdefault(place.group_id, {})
+        partitions = topics.get(place.topic)
+        if partitions is None:
+            partitions = topics[place.topic] = {}
+            self._groups_of.setdefault(place.topic, set()).add(place.group_id)
         self._count += place.partition not in partitions
         partitions[place.partition] = committed
 
@@ -118,20 +127,37 @@ class CommittedOffsets:
         self._count -= 1
         if not partitions:
             del topics[place.topic]
+            self._groups_of[place.topic].discard(place.group_id)
+            if not self._groups_of[place.topic]:
+                del self._groups_of[place.topic]
         if not topics:
             del self._groups[place.group_id]
 
     # What has to go.
 
-    def orphaned(self, image: ClusterImage, topics: Iterable[str] | None = None) -> list[Place]:
+    def orphans(self, image: ClusterImage, topics: Iterable[str] | None = None) -> list[Place]:
         """Offsets whose topic is not there any more; only of `topics`, if those are given."""
-        wanted = None if topics is None else frozenset(topics)
         return [
             place
-            for group_id in self.groups()
-            for place, committed in self.of_group(group_id)
-            if (wanted is None or place.topic in wanted) and _is_orphan(place, committed, image)
+            for topic in (list(self._groups_of) if topics is None else topics)
+            for group_id in self._groups_of.get(topic, ())
+            for place in self._orphans_in(group_id, topic, image)
         ]
+
+    def orphans_of(self, group_id: str, image: ClusterImage) -> list[Place]:
+        """A group's offsets whose topic is not there any more."""
+        return [
+            place
+            for topic in self._groups.get(group_id, {})
+            for place in self._orphans_in(group_id, topic, image)
+        ]
+
+    def _orphans_in(self, group_id: str, topic: str, image: ClusterImage) -> Iterator[Place]:
+        known = image.topic(topic)
+        valid = () if known is None else (ZERO_TOPIC_ID, known.topic_id)
+        for index, committed in self._groups[group_id][topic].items():
+            if committed.topic_id not in valid:
+                yield Place(group_id, topic, index)
 
     def expired(
         self,
@@ -153,13 +179,6 @@ class CommittedOffsets:
 
 def _end_of_life(committed: Committed, from_ms: int, retention_ms: int) -> int:
     return from_ms + retention_ms if committed.expires_ms is None else committed.expires_ms
-
-
-def _is_orphan(place: Place, committed: Committed, image: ClusterImage) -> bool:
-    topic = image.topic(place.topic)
-    if topic is None:
-        return True
-    return committed.topic_id not in (ZERO_TOPIC_ID, topic.topic_id)
 
 
 def tombstone(place: Place) -> CoordinatorRecord:

@@ -70,13 +70,17 @@ class RequestInfo(NamedTuple):
     api_version: int
 
 
+TimerKey = tuple[str, ...]
+"""What a timer is for, whose, and of which group: no two of them can read alike."""
+
+
 class Timers(Protocol):
     """One timer per key; the runtime appends and replays what a callback returns."""
 
-    def schedule(self, key: str, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
+    def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
         """Run `callback` after `delay_ms`, instead of whatever was scheduled under `key`."""
         ...
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: TimerKey) -> None:
         """Forget the timer of this key, if there is one."""
         ...

@@ -89,6 +89,11 @@ class Runtime(Generic[S]):
         if host is not None and host.is_active:
             host.write_steps(make_steps(host.shard))
 
+    def shard(self, index: int) -> S | None:
+        """A shard that serves, to look at; what changes it goes through `run` or `steps`."""
+        host = self._hosts.get(index)
+        return None if host is None or not host.is_active else host.shard
+
     def indexes(self) -> list[int]:
         return list(self._hosts)
 

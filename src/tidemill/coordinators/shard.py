@@ -149,6 +149,7 @@ class GroupShard(GroupOffsets):
         group.group_epoch = _EPOCH_BEFORE_THE_FIRST
         former = [] if known is None else self._upgrade(known, group, info.now_ms)
         self.groups[request.group_id] = group
+        epoch = group.group_epoch
         result = group.heartbeat(request, info, self._around.image)
         answer = cast(ConsumerGroupHeartbeatResponse, result.response)
         if answer.error_code or not result.records:
@@ -156,8 +157,12 @@ class GroupShard(GroupOffsets):
             return result
 
         def settled(error: ErrorCode) -> None:
-            if error is not ErrorCode.NONE:
+            # What is in the log and only not committed yet stays as it is: so will others load it.
+            is_written = group.group_epoch != epoch or answer.member_id in group.members
+            if error is not ErrorCode.NONE and not is_written:
                 self._put_back(group, known)
+                if known is not None and self.groups.get(known.group_id) is known:
+                    known.resume()
 
         if known is not None:
             known.close(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -202,6 +207,7 @@ class GroupShard(GroupOffsets):
             around.clock,
             around.random,
             lambda: around.consumer_settings(group_id),
+            around.search,
         )
 
     def _put_back(self, group: MixedGroup, former: ClassicGroup | None) -> None:
@@ -209,8 +215,6 @@ class GroupShard(GroupOffsets):
         if self.groups.get(group.group_id) is group:
             group.on_unloaded()
             self._restore(group.group_id, former)
-            if former is not None and former.members:
-                former.start()
 
     # Groups as administrators see them.
 

@@ -1,10 +1,14 @@
-"""The timers of one shard, by key: they end with it."""
+"""The timers of one shard, by key: they end with it.
+
+What a timer does may have to wait in line. Until it is its turn it can be cancelled or replaced as
+if it were not due yet: a heartbeat that came before the session's end counts, even if it waited.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.coordinators.result import Result
+from tidemill.coordinators.result import Result, TimerKey
 from tidemill.timers import TimerHandle, TimingWheel
 
 
@@ -16,21 +20,26 @@ class ShardTimers:
     ) -> None:
         self._wheel = wheel
         self._fired = fired
-        self._handles: dict[str, TimerHandle] = {}
+        self._handles: dict[TimerKey, TimerHandle] = {}
         self._closed = False
 
-    def schedule(self, key: str, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
+    def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
         self.cancel(key)
         if self._closed:
             return
 
         def due() -> None:
-            self._handles.pop(key, None)
-            self._fired(callback)
+            self._fired(in_turn)
 
-        self._handles[key] = self._wheel.schedule(max(delay_ms, 0), due)
+        def in_turn() -> Result[None]:
+            if self._handles.get(key) is not handle:
+                return Result()
+            del self._handles[key]
+            return callback()
 
-    def cancel(self, key: str) -> None:
+        handle = self._handles[key] = self._wheel.schedule(max(delay_ms, 0), due)
+
+    def cancel(self, key: TimerKey) -> None:
         handle = self._handles.pop(key, None)
         if handle is not None:
             handle.cancel()

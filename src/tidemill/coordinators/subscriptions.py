@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from tidemill.coordinators.consumer_member import ConsumerMember
-from tidemill.coordinators.regex import RegexError, compile_regex
+from tidemill.coordinators.regex import RegexError
+from tidemill.coordinators.topic_search import TopicSearch
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import ClusterImage
 from tidemill.types import TopicId
@@ -19,16 +20,15 @@ Resolved = Mapping[str, frozenset[str]]
 """Per regular expression the topics that it describes."""
 
 
-def resolve(pattern: str, image: ClusterImage) -> frozenset[str]:
-    """The names of all topics that the pattern describes in full."""
+def resolve(pattern: str, image: ClusterImage, search: TopicSearch) -> frozenset[str] | None:
+    """The names of all topics that the pattern describes in full; None: not all found yet."""
     try:
-        regex = compile_regex(pattern)
+        return search.find(pattern, image.topics)
     except RegexError as error:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}.",
         ) from error
-    return frozenset(name for name in image.topics if regex.fullmatch(name))
 
 
 def topic_names(member: ConsumerMember, resolved: Resolved) -> frozenset[str]:

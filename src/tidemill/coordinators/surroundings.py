@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tidemill.clock import Clock
 from tidemill.coordinators.classic_group import ClassicSettings
 from tidemill.coordinators.consumer_steps import ConsumerGroupConfig
+from tidemill.coordinators.topic_search import TopicSearch
 from tidemill.image import EMPTY_IMAGE, ClusterImage
 
 
@@ -50,6 +51,7 @@ class Surroundings:
         self.random = random
         self.settings = settings
         self.image: ClusterImage = EMPTY_IMAGE
+        self.search = TopicSearch(clock)
         self._with_overrides = with_overrides
         self._own_settings: dict[str, _Own] = {}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidemill.coordinators import subscriptions
 from tidemill.coordinators.assignors import ASSIGNORS, NO_PARTITIONS, Partitions, Subscriber
@@ -29,8 +29,19 @@ from tidemill.coordinators.records import (
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 from tidemill.coordinators.result import CoordinatorRecord
+from tidemill.coordinators.topic_search import TopicSearch
+from tidemill.errors import ApiError
 from tidemill.image import ClusterImage
 from tidemill.types import TopicId
+
+
+class Resolution(NamedTuple):
+    """What came of looking for the topics of a group's patterns."""
+
+    changed: bool
+    """Some pattern stands for other topics than before."""
+    finished: bool
+    """All were looked for to the end; else look again a little later."""
 
 
 class GroupView(Protocol):
@@ -43,6 +54,7 @@ class GroupView(Protocol):
     metadata_hash: int
     target: dict[str, Partitions]
     resolved: dict[str, frozenset[str]]
+    search: TopicSearch
 
 
 class Draft:
@@ -52,6 +64,7 @@ class Draft:
         self._group_id = group.group_id
         self._image = image
         self._now_ms = now_ms
+        self._search = group.search
         self.records: list[CoordinatorRecord] = []
         self.members: Mapping[str, ConsumerMember] = group.members
         self.target: Mapping[str, Partitions] = group.target
@@ -84,20 +97,31 @@ class Draft:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def resolve_patterns(self, *, anew: bool) -> bool:
-        """Find the topics of patterns that are new, or with `anew` of all; True if any changed."""
+    def resolve_patterns(self, *, anew: bool) -> Resolution:
+        """Find the topics of patterns that are new, or with `anew` of all."""
         used = subscriptions.patterns(self.members.values())
-        changed = False
+        changed, finished = False, True
         for pattern in sorted(used):
             before = self.resolved.get(pattern)
             if before is None or anew:
-                topics = subscriptions.resolve(pattern, self._image)
-                if topics != before:
+                topics = self._resolve(pattern, before)
+                if topics is None:
+                    finished = False
+                elif topics != before:
                     self._write_pattern(pattern, topics)
                     changed = True
         for pattern in sorted(self.resolved.keys() - used):
             self._drop_pattern(pattern)
-        return changed
+        return Resolution(changed, finished)
+
+    def _resolve(self, pattern: str, before: frozenset[str] | None) -> frozenset[str] | None:
+        """A pattern that was taken once, perhaps by an older version, fails nobody's heartbeat."""
+        try:
+            return subscriptions.resolve(pattern, self._image, self._search)
+        except ApiError:
+            if before is None:
+                raise
+            return before
 
     def _write_pattern(self, pattern: str, topics: frozenset[str]) -> None:
         self.resolved = {**self.resolved, pattern: topics}
