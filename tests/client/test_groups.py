@@ -160,7 +160,7 @@ async def test_a_group_goes_on_where_it_stopped(
             if record.offset == 5:
                 break  # In the middle of what one poll returned: 5 is not done.
     async with member(bootstrap, topic, **settings) as consumer:
-        assert await consumer.committed(tp) == {tp: OffsetAndMetadata(5)}
+        assert await consumer.committed(tp) == {tp: OffsetAndMetadata(5, leader_epoch=0)}
         consumer.subscribe([topic])
         async for record in consumer:
             assert record.offset == 5
@@ -206,7 +206,7 @@ async def test_an_automatic_commit_covers_what_earlier_polls_returned(
         assert found is None or found.offset == 0
         await consumer.poll(1, timeout_ms=500)
         await asyncio.sleep(0.3)
-        assert await consumer.committed(tp) == {tp: OffsetAndMetadata(4)}
+        assert await consumer.committed(tp) == {tp: OffsetAndMetadata(4, leader_epoch=0)}
 
 
 async def test_assigned_partitions_begin_where_the_group_committed(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from tidemill.cli import formats, offsets
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.errors import ApiError
+from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
-    from tidemill.client import Consumer
-    from tidemill.types import TopicPartition
+    from tidemill.client import Consumer, ConsumerRecord
 
 POLL_RECORDS_MAX = 5_000
 POLL_TIMEOUT_MS = 500
@@ -33,6 +33,15 @@ def reset_policy(offset: str) -> str:
     )
 
 
+def step_back(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
+    """These were polled and could not be printed: the group is to read them again."""
+    firsts = {(r.topic, r.partition): r.offset for r in reversed(records)}
+    mine = consumer.assignment()
+    for partition, offset in firsts.items():
+        if partition in mine:
+            consumer.seek(TopicPartition(*partition), offset)
+
+
 class GroupRun:
     """One run: print what comes until there is enough, or with `exit_at_end` no more."""
 
@@ -44,6 +53,7 @@ class GroupRun:
         self._num = num
         self._exit_at_end = exit_at_end
         self._ends: dict[TopicPartition, int] = {}
+        self._unprinted: Sequence[ConsumerRecord] = ()
         self.messages = 0
 
     async def go(self, topics: Sequence[str], *, regex: bool) -> None:
@@ -56,7 +66,8 @@ class GroupRun:
                 room = POLL_RECORDS_MAX if self._num is None else self._num - self.messages
                 await self._print_some(min(room, POLL_RECORDS_MAX))
         finally:
-            # All that was polled is printed: that holds after Ctrl-C, too.
+            # What was polled is printed, and that holds after Ctrl-C, too; or else we go back.
+            step_back(self._consumer, self._unprinted)
             with suppress(ApiError):
                 await self._consumer.commit()
 
@@ -65,12 +76,15 @@ class GroupRun:
 
     async def _print_some(self, limit: int) -> None:
         records = await self._consumer.poll(max_records=limit, timeout_ms=POLL_TIMEOUT_MS)
+        self._unprinted = records
         first = self.messages + 1
-        self.messages += len(records)
+        lines = b"".join(self._show(record, first + n) for n, record in enumerate(records))
         write: Callable[[bytes], int] = sys.stdout.buffer.write
-        write(b"".join(self._show(record, first + n) for n, record in enumerate(records)))
+        write(lines)
         if records:
             sys.stdout.buffer.flush()
+        self.messages += len(records)
+        self._unprinted = ()
 
     async def _at_end(self) -> bool:
         """Whether everything that was there when we got our partitions is printed."""

@@ -9,6 +9,7 @@ given up, after the round, and another round gives it away.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from tidemill.client.errors import ClientError, failure_of, from_code
 from tidemill.client.group_coordinator import MOVED
 from tidemill.client.group_offsets import Identity
 from tidemill.client.member import FATAL, GroupMember
-from tidemill.errors import ErrorCode
+from tidemill.errors import ErrorCode, WireError
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.groups import (
@@ -40,6 +41,8 @@ from tidemill.wire.messages.groups import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+
+logger = logging.getLogger(__name__)
 
 PROTOCOL_TYPE = "consumer"
 JOIN_CHANNEL = "join"
@@ -61,7 +64,6 @@ class ClassicMember(GroupMember):
         self._generation = NO_GENERATION
         self._last: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
         self._beating = False
-        self._lost = False
         self._counts: Mapping[str, int] | None = None
         self._joined_for: frozenset[str] = frozenset()
 
@@ -81,7 +83,6 @@ class ClassicMember(GroupMember):
                 failures = 0
             except ClientError as error:
                 if error.code in FATAL:
-                    await self._in_poll(self._lose_everything)
                     raise
                 self._note(error.code)
                 failures += 1
@@ -189,7 +190,7 @@ class ClassicMember(GroupMember):
         """Share out what all members want among them."""
         assignor = next(a for a in self._assignors if a.name == joined.protocol_name)
         members = {
-            member.member_id: decode_subscription(member.metadata, member.group_instance_id)
+            member.member_id: _wishes(member.metadata, member.group_instance_id)
             for member in joined.members
         }
         topics = {topic for member in members.values() for topic in member.topics}
@@ -306,6 +307,15 @@ class ClassicMember(GroupMember):
         answer: LeaveGroupResponse = await connection.request(request)
         if answer.error_code:
             raise from_code(answer.error_code)
+
+
+def _wishes(metadata: bytes, instance_id: str | None) -> Subscription:
+    """What a member wants; one that cannot be understood gets nothing, and the others go on."""
+    try:
+        return decode_subscription(metadata, instance_id)
+    except WireError as error:
+        logger.warning("member with unreadable metadata gets no partitions error=%s", error)
+        return Subscription(topics=(), instance_id=instance_id)
 
 
 _LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})

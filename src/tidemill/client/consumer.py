@@ -25,7 +25,7 @@ from typing import Self
 from tidemill.client.admin_types import OffsetSpec
 from tidemill.client.classic_member import ClassicMember
 from tidemill.client.cluster import Cluster
-from tidemill.client.commits import Commits, OnCommit
+from tidemill.client.commits import Commits, OnCommit, step_back
 from tidemill.client.connection import Connector, connect_tcp
 from tidemill.client.consumer_types import ConsumerRecord, RawBatch
 from tidemill.client.errors import ClosedError, RequestTimeoutError
@@ -42,6 +42,7 @@ from tidemill.clock import Clock
 from tidemill.types import TopicPartition
 
 ITERATION_WAIT_MS = 1_000
+CLOSE_TIMEOUT_MS = 30_000
 
 
 class Consumer(TopicQuestions):
@@ -167,7 +168,7 @@ class Consumer(TopicQuestions):
             self.settings, self._cluster, _GroupHost(self), wanted, pattern, listener
         )
         if self._commits is not None:
-            self._commits.speak_for(self._member.identity)
+            self._commits.speak_for(self._member.identity, self.assignment)
         self._member.start()
 
     async def unsubscribe(self) -> None:
@@ -287,16 +288,14 @@ class Consumer(TopicQuestions):
     def _committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Up to where the user is done: what was polled, but not what is being iterated over."""
         found = {
-            state.partition: OffsetAndMetadata(state.position, topic_id=state.topic_id)
+            state.partition: OffsetAndMetadata(
+                state.position, leader_epoch=state.position_epoch, topic_id=state.topic_id
+            )
             for state in self._running().states.values()
             if state.position is not None
         }
         if self._reading is not None:
-            records, index = self._reading
-            for record in reversed(records[index:]):
-                partition = TopicPartition(record.topic, record.partition)
-                if partition in found:
-                    found[partition] = found[partition]._replace(offset=record.offset)
+            step_back(found, *self._reading)
         return found
 
     def _change_assignment(
@@ -341,10 +340,8 @@ class Consumer(TopicQuestions):
         member, self._member = self._member, None
         commits = self._commits
         try:
-            if commits is not None and commit and self.settings.enable_auto_commit:
-                offsets = self._committable()
-                if offsets:
-                    await asyncio.gather(commits.commit(offsets), return_exceptions=True)
+            if commits is not None:
+                await self._finish_commits(commits, commit=commit)
         finally:
             self._reading = None
             if member is not None:
@@ -353,6 +350,14 @@ class Consumer(TopicQuestions):
             if commits is not None:
                 await commits.close()
                 commits.speak_for(lambda: OUTSIDER)
+
+    async def _finish_commits(self, commits: Commits, *, commit: bool) -> None:
+        """Who has left the group cannot commit: what was asked for has to be done before."""
+        offsets = self._committable() if commit and self.settings.enable_auto_commit else {}
+        if offsets:
+            last = commits.commit(offsets, timeout_ms=CLOSE_TIMEOUT_MS)
+            await asyncio.gather(last, return_exceptions=True)
+        await commits.drain(CLOSE_TIMEOUT_MS)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -372,7 +377,17 @@ class Consumer(TopicQuestions):
             return len(records) < limit
 
         await self._gather(take, records, timeout_ms)
-        return run_on_consume(self._interceptors, records) if self._interceptors else records
+        if self._interceptors:
+            records = self._intercepted(records)
+        reader.handed_out()
+        return records
+
+    def _intercepted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        try:
+            return run_on_consume(self._interceptors, records)
+        except BaseException:
+            self._reading_from().put_back()
+            raise
 
     async def poll_batches(
         self, max_bytes: int | None = None, timeout_ms: float = 0
@@ -389,6 +404,7 @@ class Consumer(TopicQuestions):
             return taken_bytes < limit
 
         await self._gather(take, batches, timeout_ms)
+        reader.handed_out()
         return batches
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -415,13 +431,22 @@ class Consumer(TopicQuestions):
             taken_bytes = self._reading_from().go_round(take, taken)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if taken or left_ms <= 0:
-                await let_others_work(taken_bytes)
+                await self._hand_out(taken_bytes)
                 return
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     await self._news.wait()
             except TimeoutError:
                 continue  # One last look.
+
+    async def _hand_out(self, taken_bytes: int) -> None:
+        try:
+            await let_others_work(taken_bytes)
+        except asyncio.CancelledError:
+            # The caller will not see what was taken, so it counts neither as read nor as done.
+            if self._fetcher is not None:
+                self._reading_from().put_back()
+            raise
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -461,4 +486,6 @@ class _GroupHost:
     def __init__(self, consumer: Consumer) -> None:
         self.change_assignment = consumer._change_assignment
         self.committable = consumer._committable
+        self.commit = consumer._grouped().commit
+        self.drain = consumer._grouped().drain
         self.wake = consumer._news.set

@@ -53,7 +53,6 @@ class HeartbeatMember(GroupMember):
         self._names_by_id: dict[UUID, str] = {}
         self._told: tuple[frozenset[str], str | None] | None = None
         self._told_owned: set[TopicPartition] | None = None
-        self._lost = False
         self._aimed = asyncio.Event()
 
     def identity(self) -> Identity:
@@ -94,7 +93,6 @@ class HeartbeatMember(GroupMember):
             self._lost = True
             return
         if error.code in FATAL:
-            await self._in_poll(self._lose_everything)
             raise error
         if error.code in MOVED:
             self.coordinator.forget()

@@ -17,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any, Protocol
 
 from tidemill.client import group_offsets
@@ -29,6 +30,7 @@ from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
 
 LEAVE_TIMEOUT_MS = 5_000
+REVOKE_COMMIT_TIMEOUT_MS = 5_000
 
 
 class RebalanceListener(Protocol):
@@ -56,6 +58,16 @@ class Host(Protocol):
 
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Up to where the user is done."""
+        ...
+
+    async def commit(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], *, timeout_ms: float | None = None
+    ) -> None:
+        """Commit after all that was committed before."""
+        ...
+
+    async def drain(self, timeout_ms: float) -> None:
+        """Wait for commits that are under way."""
         ...
 
     def wake(self) -> None:
@@ -95,6 +107,8 @@ class GroupMember(ABC):
         self._host = host
         self._work: deque[_Work] = deque()
         self._failure: Exception | None = None
+        self._failed_at: TracebackType | None = None
+        self._lost = False
         self._last_poll_ms = self._clock.monotonic_ms()
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
@@ -111,14 +125,18 @@ class GroupMember(ABC):
         pattern: str | None,
         listener: RebalanceListener | None,
     ) -> None:
-        """Want something else from now on."""
+        """Want something else from now on; who has failed with what he wanted tries anew."""
         self.topics = frozenset(topics)
         self.pattern = pattern
         self._listener = listener
         self._changed.set()
+        if self._failure is not None:
+            self._failure = self._failed_at = None
+            self._lost = True
+            self.start()
 
     async def attend(self) -> None:
-        """Called by every poll: do what waits for it; raises what ended the membership."""
+        """Called by every poll: do what waits for it; raises what has ended the membership."""
         self._last_poll_ms = self._clock.monotonic_ms()
         while self._work:
             work = self._work[0]
@@ -132,8 +150,8 @@ class GroupMember(ABC):
                     self._finish(work)
             self._last_poll_ms = self._clock.monotonic_ms()
         if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+            # Every poll says so: a consumer that reads nothing must not look like an idle one.
+            raise self._failure.with_traceback(self._failed_at)
 
     def _finish(self, work: _Work) -> None:
         """Tell whoever waits; a broker's refusal is for both, the rest is the user's own affair."""
@@ -183,17 +201,20 @@ class GroupMember(ABC):
     # --- shared parts ----------------------------------------------------------------------------
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        """What ends the background is raised by the next poll."""
+        """What ends the background is raised by the polls that follow."""
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the user must hear of it
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self._failure = error
+        """Nobody heartbeats any more: what we have will be another's, so the next poll loses it."""
+        self._failure, self._failed_at = error, error.__traceback__
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+        self._work = deque(work for work in self._work if work.task is not None)
+        self._work.append(_Work(self._lose_everything))
         self._host.wake()
 
     async def _in_poll(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -233,17 +254,22 @@ class GroupMember(ABC):
         """Let go of partitions; runs inside poll. What was processed is committed first."""
         if commit and not lost and self._settings.enable_auto_commit:
             await self._commit_quietly(partitions)
-        if self._listener is not None:
-            tell = self._listener.on_lost if lost else self._listener.on_revoked
-            await _awaited(tell(set(partitions)))
-        self.assignment -= partitions
-        self._host.change_assignment(self.assignment, {})
+        try:
+            if self._listener is not None:
+                tell = self._listener.on_lost if lost else self._listener.on_revoked
+                await _awaited(tell(set(partitions)))
+            if not lost:
+                # Afterwards the partitions may have another owner, and it would be too late.
+                await self._host.drain(REVOKE_COMMIT_TIMEOUT_MS)
+        finally:
+            self.assignment -= partitions
+            self._host.change_assignment(self.assignment, {})
 
     async def _commit_quietly(self, partitions: set[TopicPartition]) -> None:
         """Commit as far as possible; what fails is read again by whoever comes after us."""
         done = {tp: at for tp, at in self._host.committable().items() if tp in partitions}
         try:
-            await group_offsets.commit(self.coordinator, done, self.identity(), timeout_ms=5_000)
+            await self._host.commit(done, timeout_ms=REVOKE_COMMIT_TIMEOUT_MS)
         except ClientError:
             return
 

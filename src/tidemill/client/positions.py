@@ -28,6 +28,7 @@ class PartitionState:
         "batches",
         "buffered_bytes",
         "checked_epoch",
+        "dropped",
         "error",
         "fetch_epoch",
         "fetch_offset",
@@ -40,6 +41,7 @@ class PartitionState:
         "partition",
         "paused",
         "position",
+        "position_epoch",
         "read_from",
         "records",
         "reset_to",
@@ -55,6 +57,8 @@ class PartitionState:
         self.topic_id = ZERO_TOPIC_ID
         self.former_topic_ids: tuple[UUID, ...] = ()
         self.position: int | None = None
+        self.position_epoch = -1
+        """The leader epoch of the record before the position, as far as that was seen."""
         self.fetch_offset = -1
         self.fetch_epoch = -1
         self.checked_epoch = -1
@@ -74,6 +78,8 @@ class PartitionState:
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
         self.batches: deque[FetchedBatch] = deque()
+        self.dropped: list[FetchedBatch] = []
+        """What was taken from the stock and is not yet known to have been handed out."""
         self.buffered_bytes = 0
         self.records: list[ConsumerRecord] | None = None
         self.taken = 0
@@ -84,13 +90,14 @@ class PartitionState:
         """Go to an offset; whatever was fetched or asked before is void."""
         self._let_go()
         self.position = self.fetch_offset = offset
-        self.fetch_epoch = epoch
+        self.fetch_epoch = self.position_epoch = epoch
         self.reset_to = None
 
     def seek_to(self, spec: OffsetSpec) -> None:
         """Go to the beginning or the end, wherever that will be found to be."""
         self._let_go()
         self.position = None
+        self.position_epoch = -1
         self.reset_to = spec
 
     def _let_go(self) -> None:
@@ -109,6 +116,22 @@ class PartitionState:
         self._let_go()
         if position is not None:
             self.fetch_offset = position
+
+    def go_back(self, position: int | None, epoch: int) -> None:
+        """What was taken from here on has reached nobody: fetch it again."""
+        self.dropped.clear()
+        self.position, self.position_epoch = position, epoch
+        self.refetch()
+
+    def restock(self, position: int | None, epoch: int) -> int:
+        """Like `go_back` with what was taken still at hand; returns its bytes."""
+        self.batches.extendleft(reversed(self.dropped))
+        restocked = sum(len(batch.data) for batch in self.dropped)
+        self.dropped.clear()
+        self.buffered_bytes += restocked
+        self.records, self.taken = None, 0
+        self.position, self.position_epoch = position, epoch
+        return restocked
 
     def adopt(self, topic_id: UUID) -> bool:
         """Learn the topic's id; True if this is another topic than the one that was read.
@@ -129,7 +152,7 @@ class PartitionState:
         self.position = None
         self.reset_to = spec
         self.awaits_start = ask_group
-        self.fetch_epoch = self.checked_epoch = -1
+        self.fetch_epoch = self.checked_epoch = self.position_epoch = -1
         self.high_watermark = self.last_stable_offset = self.log_start_offset = None
 
     # --- fetching --------------------------------------------------------------------------------
@@ -164,8 +187,10 @@ class PartitionState:
     def drop_first(self) -> None:
         """The first batch was handed out, or skipped."""
         batch = self.batches.popleft()
+        self.dropped.append(batch)
         self.buffered_bytes -= len(batch.data)
         self.position = batch.header.next_offset
+        self.position_epoch = batch.header.partition_leader_epoch
         self.records = None
         self.taken = 0
         if not self.batches:

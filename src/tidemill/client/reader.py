@@ -1,13 +1,17 @@
 """Takes records out of the stock that the fetcher keeps, partition by partition in turn.
 
 A damaged batch is fetched again and its error raised once; so is the error of a partition that
-cannot be read, when the others have nothing to give.
+cannot be read, when the others have nothing to give. An error never costs records: what was taken
+before it is handed out first, and the error raised by the next call. Who cannot hand out what he
+took says `put_back`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from tidemill.client.consumer_types import ConsumerRecord, RawBatch
 from tidemill.client.errors import ClientError
@@ -23,6 +27,24 @@ Take = Callable[[PartitionState], bool]
 """Takes from one partition; False when that is enough."""
 
 
+class _Turn(NamedTuple):
+    """Something was taken from a partition: where that left it, and where it had stood before."""
+
+    state: PartitionState
+    generation: int
+    left_at: int | None
+    position: int | None
+    epoch: int
+
+
+class _Postponed(NamedTuple):
+    """An error that waits until what was taken before it is handed out."""
+
+    error: Exception
+    state: PartitionState
+    generation: int
+
+
 class Reader:
     """The assigned partitions of one consumer, in the order in which they have their turn."""
 
@@ -30,6 +52,8 @@ class Reader:
         self.turn: list[PartitionState] = []
         self._settings = settings
         self._fetcher = fetcher
+        self._taken_from: list[_Turn] = []
+        self._postponed: _Postponed | None = None
 
     def follow_assignment(self) -> None:
         """The fetcher was given other partitions."""
@@ -50,21 +74,73 @@ class Reader:
 
     def go_round(self, take: Take, taken: Sequence[object]) -> int:
         """Let `take` have each partition in turn until it has enough; how many bytes it took."""
+        self.handed_out()
+        self._raise_postponed()
         before = self._fetcher.buffered_bytes
+        try:
+            self._take_in_turn(take, taken)
+        except BaseException:
+            self.put_back()
+            raise
+        taken_bytes = before - self._fetcher.buffered_bytes
+        if taken_bytes:
+            self._fetcher.wake()
+        return taken_bytes
+
+    def _take_in_turn(self, take: Take, taken: Sequence[object]) -> None:
         for _ in range(len(self.turn)):
             state = self.turn.pop(0)
             self.turn.append(state)
             if state.paused:
                 continue
             if state.batches:
-                if not take(state):
-                    break
+                if not self._take(take, taken, state):
+                    return
             elif state.error is not None and not taken:
                 self.raise_error_of(state)
-        taken_bytes = before - self._fetcher.buffered_bytes
-        if taken_bytes:
-            self._fetcher.wake()
-        return taken_bytes
+
+    def _take(self, take: Take, taken: Sequence[object], state: PartitionState) -> bool:
+        generation, position, epoch = state.generation, state.position, state.position_epoch
+        try:
+            return take(state)
+        except Exception as error:
+            if not taken:
+                raise
+            self._postponed = _Postponed(error, state, state.generation)
+            return False
+        finally:
+            self._taken_from.append(_Turn(state, generation, state.position, position, epoch))
+
+    def _raise_postponed(self) -> None:
+        """The error that the last round met, unless its place is not read any more."""
+        postponed, self._postponed = self._postponed, None
+        if postponed is None:
+            return
+        error, state, generation = postponed
+        if self._is_assigned(state) and state.generation == generation:
+            raise error
+
+    def handed_out(self) -> None:
+        """What the last round took has reached the user: it is his now."""
+        for turn in self._taken_from:
+            turn.state.dropped.clear()
+        self._taken_from.clear()
+
+    def put_back(self) -> None:
+        """What the last round took has not reached the user: the next one takes it again."""
+        for turn in self._taken_from:
+            state, was_sought = turn.state, turn.state.position != turn.left_at
+            if was_sought or not self._is_assigned(state):
+                continue
+            if state.generation == turn.generation:
+                self._fetcher.consumed(-state.restock(turn.position, turn.epoch))
+            else:
+                back = partial(PartitionState.go_back, position=turn.position, epoch=turn.epoch)
+                self.move(state, back)
+        self.handed_out()
+
+    def _is_assigned(self, state: PartitionState) -> bool:
+        return self._fetcher.states.get(state.partition) is state
 
     def take_records(
         self, state: PartitionState, records: list[ConsumerRecord], limit: int
@@ -80,6 +156,7 @@ class Reader:
                 self._drop_first(state)
             else:
                 state.position = part[-1].offset + 1
+                state.position_epoch = part[-1].leader_epoch
 
     def _open_first(self, state: PartitionState) -> list[ConsumerRecord]:
         """Decode the partition's first batch; a damaged one is fetched again."""

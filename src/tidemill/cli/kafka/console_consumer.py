@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tidemill.cli.consume_group import step_back
 from tidemill.cli.kafka import common
 from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
 from tidemill.cli.loops import cleaned_up_on_sigterm
@@ -109,16 +110,17 @@ async def _work(options: argparse.Namespace) -> int:
                 try:
                     await reading.go(consumer)
                 finally:
-                    await _commit_printed(consumer)
+                    await _commit_printed(consumer, reading.unprinted)
     finally:
         sys.stdout.flush()
         common.err(f"Processed a total of {reading.count} messages")
     return 0
 
 
-async def _commit_printed(consumer: Consumer) -> None:
-    """All that was polled is printed: that holds after an interrupt, too."""
+async def _commit_printed(consumer: Consumer, unprinted: Sequence[ConsumerRecord]) -> None:
+    """What was polled is printed, also after an interrupt; what could not be is read again."""
     if consumer.settings.group_id and consumer.settings.enable_auto_commit:
+        step_back(consumer, unprinted)
         with suppress(ApiError):
             await consumer.commit()
 
@@ -151,6 +153,7 @@ class _Reading:
         self._limit = options.max_messages if options.max_messages is not None else -1
         self._timeout_ms = options.timeout_ms if options.timeout_ms is not None else FOREVER_MS
         self.count = 0
+        self.unprinted: Sequence[ConsumerRecord] = ()
 
     async def start(self, consumer: Consumer) -> None:
         if self._options.group and self._options.partition is None:
@@ -200,6 +203,7 @@ class _Reading:
             await asyncio.sleep(0)
 
     def _print(self, records: Sequence[ConsumerRecord]) -> None:
+        self.unprinted = records
         parts: list[bytes] = []
         for record in records:
             try:
@@ -211,6 +215,7 @@ class _Reading:
         sys.stdout.flush()
         sys.stdout.buffer.write(b"".join(parts))
         sys.stdout.buffer.flush()
+        self.unprinted = ()
 
 
 def formatter(options: argparse.Namespace) -> Write:

@@ -1,0 +1,156 @@
+"""A membership whose background work ends: nothing is read as if it were still ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.harness import batch, connect, create_topic, produce, running_broker
+
+from tidemill.broker.server import BrokerServer
+from tidemill.client import Consumer, ConsumerRecord
+from tidemill.types import TopicPartition
+from tidemill.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+
+QUICK = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "group.min.session.timeout.ms": "500",
+}
+TP = TopicPartition("t", 0)
+JOIN_VERSION = 5
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Journal:
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_assigned(self, partitions: set[TopicPartition]) -> None:
+        self.told.append("assigned")
+
+    def on_revoked(self, partitions: set[TopicPartition]) -> None:
+        self.told.append("revoked")
+
+    def on_lost(self, partitions: set[TopicPartition]) -> None:
+        self.told.append("lost")
+
+
+@asynccontextmanager
+async def broker(directory: Path) -> AsyncIterator[BrokerServer]:
+    async with running_broker(directory, QUICK) as server:
+        await create_topic(server, "t", 1)
+        yield server
+
+
+def member(server: BrokerServer, **settings: Any) -> Consumer:
+    given: dict[str, Any] = {
+        "group_id": "g",
+        "auto_offset_reset": "earliest",
+        "session_timeout_ms": 3_000,
+        "heartbeat_interval_ms": 50,
+    }
+    return Consumer(f"127.0.0.1:{server.port}", **given | settings)
+
+
+async def join(consumer: Consumer) -> None:
+    async with asyncio.timeout(20):
+        while not consumer.assignment():
+            await consumer.poll(timeout_ms=50)
+
+
+async def poll_on(consumer: Consumer) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await consumer.poll(timeout_ms=100)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_any_error_in_the_background_loses_everything_and_stays(
+    tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> None:
+        raise RuntimeError("a mistake of ours")
+
+    journal = Journal()
+    async with broker(tmp_path) as server, member(server, group_protocol=protocol) as consumer:
+        consumer.subscribe(["t"], listener=journal)
+        await join(consumer)
+        background = consumer._member
+        with monkeypatch.context() as patched:
+            patched.setattr(background, "_beat", broken)
+            background._changed.set()  # type: ignore[union-attr]
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="a mistake of ours"):
+                    await poll_on(consumer)
+                assert consumer.assignment() == set()
+        assert journal.told[-1] == "lost"
+        consumer.subscribe(["t"], listener=journal)
+        await join(consumer)
+        assert journal.told[-1] == "assigned"
+
+
+async def test_a_listener_that_raises_does_not_keep_what_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Raises(Journal):
+        def on_lost(self, partitions: set[TopicPartition]) -> None:
+            raise KeyError("mine")
+
+    async def broken() -> None:
+        raise RuntimeError("a mistake of ours")
+
+    async with broker(tmp_path) as server, member(server) as consumer:
+        consumer.subscribe(["t"], listener=Raises())
+        await join(consumer)
+        monkeypatch.setattr(consumer._member, "_beat", broken)
+        with pytest.raises(KeyError, match="mine"):
+            await poll_on(consumer)
+        assert consumer.assignment() == set()
+        with pytest.raises(RuntimeError, match="a mistake of ours"):
+            await consumer.poll(timeout_ms=100)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_a_leader_survives_a_member_that_it_cannot_understand(
+    tmp_path: Path, strategy: str
+) -> None:
+    def request(member_id: str) -> JoinGroupRequest:
+        return JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=500,
+            rebalance_timeout_ms=5_000,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name=strategy, metadata=b"\xff")],
+        )
+
+    settings = {"partition_assignment_strategy": strategy}
+    async with (
+        broker(tmp_path) as server,
+        connect(server.port) as stranger,
+        connect(server.port) as writer,
+        member(server, **settings) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        await join(consumer)
+        generation = consumer._member.identity().epoch  # type: ignore[union-attr]
+        member_id = (await stranger.ask(request(""), JOIN_VERSION)).member_id
+        stranger.send(request(member_id), JOIN_VERSION)
+        async with asyncio.timeout(20):
+            while consumer._member.identity().epoch == generation:  # type: ignore[union-attr]
+                assert await consumer.poll(timeout_ms=50) == []
+        await join(consumer)
+        await produce(writer, "t", batch([b"late"]))
+        got: list[ConsumerRecord] = []
+        async with asyncio.timeout(20):
+            while not got:
+                got = await consumer.poll(timeout_ms=200)
+        assert [record.value for record in got] == [b"late"]
