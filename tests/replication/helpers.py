@@ -105,6 +105,8 @@ class World:
             flush_policy=self.flush_policy,  # type: ignore[arg-type]
             compression_type=topic.configs.get("compression.type", "producer"),
             max_message_bytes=int(topic.configs.get("max.message.bytes", 1_048_588)),
+            cleanup_compact="compact" in topic.configs.get("cleanup.policy", "delete"),
+            is_internal=topic.is_internal,
         )
         return PartitionSettings(config, self.min_insync_replicas)
 

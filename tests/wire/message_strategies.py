@@ -6,14 +6,14 @@ trip must be equal to what went in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from hypothesis import strategies as st
 
 from tidemill.errors import ErrorCode
 from tidemill.types import ZERO_TOPIC_ID
-from tidemill.wire.apis import APIS
+from tidemill.wire.apis import APIS, Api
 from tidemill.wire.declare import Message
 from tidemill.wire.plan import FieldPlan, StructPlan, plan_message
 
@@ -45,7 +45,16 @@ _TIMES = st.integers(0, TIME_MS_MAX)
 
 def all_messages() -> Iterator[tuple[type[Message], int]]:
     """Every message class in every version of its schema."""
-    for api in APIS.values():
+    return _messages_of(APIS.values())
+
+
+def kafkas_messages() -> Iterator[tuple[type[Message], int]]:
+    """Those that Apache Kafka has, too."""
+    return _messages_of(api for api in APIS.values() if not api.is_private)
+
+
+def _messages_of(apis: Iterable[Api]) -> Iterator[tuple[type[Message], int]]:
+    for api in apis:
         for cls in (api.request, api.response):
             low, high = cls.version_range()
             for version in range(low, high + 1):

@@ -47,6 +47,8 @@ from tidemill.wire.messages.fetch import (
     ReplicaState,
 )
 
+_DOUBLINGS_MAX = 20
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerSettings:
@@ -57,6 +59,8 @@ class FollowerSettings:
     partition_max_bytes: int = 1 << 20
     response_max_bytes: int = 10 << 20
     backoff_ms: int = 1000
+    first_backoff_ms: int = 1000
+    """The rest after a first error; each further one of the partition doubles it."""
 
 
 class Status(Enum):
@@ -125,7 +129,7 @@ Step = Append | Advance | Cut | FindRange | Trouble
 class FollowedPartition:
     """One partition in one leader epoch."""
 
-    __slots__ = ("key", "leader_epoch", "ready_at_ms", "replica", "status")
+    __slots__ = ("errors", "key", "leader_epoch", "ready_at_ms", "replica", "status")
 
     def __init__(
         self, key: TopicIdPartition, replica: ReplicaCopy, leader_epoch: LeaderEpoch
@@ -135,6 +139,8 @@ class FollowedPartition:
         self.leader_epoch = leader_epoch
         self.status = Status.FETCHING
         self.ready_at_ms = 0
+        self.errors = 0
+        """How many there were in a row."""
 
     def is_ready(self, now_ms: int) -> bool:
         """Whether it can be fetched now; the end of a delay is noticed here."""
@@ -174,8 +180,9 @@ class FollowerFetcher:
         cluster_id: str | None = None,
     ) -> None:
         self.settings = settings
+        self.broker_epoch = broker_epoch
         self._cluster_id = cluster_id
-        self._state = (broker_id, broker_epoch)
+        self._broker_id = broker_id
         self._session = ReplicaSession()
         self._partitions: dict[TopicIdPartition, FollowedPartition] = {}
         self._wanted: dict[TopicIdPartition, Wanted] = {}
@@ -223,6 +230,14 @@ class FollowerFetcher:
     def touch(self, key: TopicIdPartition) -> None:
         """Look at the partition again: its settings or its log were changed by somebody else."""
         self._unsure[key] = None
+
+    def rest(self, key: TopicIdPartition, until_ms: int) -> None:
+        """Leave the partition alone for a while; for one that has trouble nothing changes."""
+        state = self._partitions.get(key)
+        if state is not None and state.status is Status.FETCHING:
+            self.touch(key)
+            state.status = Status.DELAYED
+            state.ready_at_ms = until_ms
 
     def unflushed(self) -> list[TopicIdPartition]:
         """Partitions that cannot be fetched before their log is flushed (rule E7)."""
@@ -277,12 +292,11 @@ class FollowerFetcher:
 
     def _request(self) -> FetchRequest:
         settings, session = self.settings, self._session
-        broker_id, broker_epoch = self._state
         topics, forgotten = session.plan(self._wanted, self._unplanned)
         self._unplanned.clear()
         return FetchRequest(
             cluster_id=self._cluster_id,
-            replica_state=ReplicaState(replica_id=broker_id, replica_epoch=broker_epoch),
+            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=self.broker_epoch),
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
@@ -348,10 +362,12 @@ class FollowerFetcher:
             # the same. It must not come back if a crash makes us forget where the log starts.
             return self._cut(state, StartOver(data.log_start_offset))
         if not data.records:
+            state.errors = 0
             return Advance(state.key, data.high_watermark, data.log_start_offset)
         fetched = whole_batches(log, memoryview(data.records), state.leader_epoch)
         if fetched is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "records of a term yet to come")
+        state.errors = 0
         return Append(state.key, fetched, data.high_watermark, data.log_start_offset)
 
     def _diverged(self, state: FollowedPartition, epoch: int, end_offset: int, now_ms: int) -> Step:
@@ -388,6 +404,7 @@ class FollowerFetcher:
         if state is None:
             return None
         if isinstance(error, ApiError) and not _is_final(error):
+            state.errors = _DOUBLINGS_MAX  # The same bytes again would not help so soon.
             return self._delay(state, error, now_ms)
         return self._fail(state, error)
 
@@ -446,7 +463,9 @@ class FollowerFetcher:
     def _delay(self, state: FollowedPartition, error: ApiError, now_ms: int) -> Trouble:
         self.touch(state.key)
         state.status = Status.DELAYED
-        state.ready_at_ms = now_ms + self.settings.backoff_ms
+        doubled_ms = self.settings.first_backoff_ms << min(state.errors, _DOUBLINGS_MAX)
+        state.ready_at_ms = now_ms + min(doubled_ms, self.settings.backoff_ms)
+        state.errors += 1
         return Trouble(state.key, state.status, error)
 
     def _fail(self, state: FollowedPartition, error: ApiError | InvariantError) -> Trouble:

@@ -66,6 +66,8 @@ class Leadership:
         self._broker_epoch = broker_epoch
         self._epoch_of = epoch_of
         self._replica_count = 0
+        self.effective_min_isr = 1
+        """`min.insync.replicas`, but never more than there are replicas (rule B2)."""
         self._follow_assignment(image, now_ms)
         self.advance(now_ms)
 
@@ -92,6 +94,7 @@ class Leadership:
         """Know exactly the assigned followers; one that left and came back starts anew (C3)."""
         known, self.followers = self.followers, {}
         self._replica_count = len(image.replicas)
+        self._count_min_isr()
         for broker_id in image.replicas:
             if broker_id != self.broker_id:
                 since_ms = now_ms if broker_id in image.isr else None
@@ -114,15 +117,14 @@ class Leadership:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is no replica as far as known"
             )
+        has_moved = position.fetch_offset != follower.log_end_offset
         follower.record_fetch(position, leader_end, now_ms)
-        return self.advance(now_ms)
+        return has_moved and self.advance(now_ms)
 
     # Commitment.
 
-    @property
-    def effective_min_isr(self) -> int:
-        """`min.insync.replicas`, but never more than there are replicas (rule B2)."""
-        return min(self.settings.min_insync_replicas, max(1, self._replica_count))
+    def _count_min_isr(self) -> None:
+        self.effective_min_isr = min(self.settings.min_insync_replicas, max(1, self._replica_count))
 
     @property
     def has_enough_in_sync(self) -> bool:
@@ -149,14 +151,15 @@ class Leadership:
         """
         if not self.has_enough_in_sync:
             return False
-        end = self._committed_end(now_ms)
+        end = countable_end(self.log)
+        if self.followers:
+            end = self._committed_end(end, now_ms)
         if end <= self.high_watermark:
             return False
         self.high_watermark = end
         return True
 
-    def _committed_end(self, now_ms: int) -> int:
-        end = countable_end(self.log)
+    def _committed_end(self, end: int, now_ms: int) -> int:
         maximal = self.isr.maximal
         for broker_id in maximal:
             if broker_id != self.broker_id:
@@ -221,7 +224,9 @@ class Leadership:
 
     def _member(self, broker_id: BrokerId) -> IsrMember:
         if broker_id == self.broker_id:
-            return IsrMember(broker_id, self._broker_epoch)
+            # A session that was lost and begun anew within the term has another epoch.
+            epoch = self._epoch_of(broker_id)
+            return IsrMember(broker_id, self._broker_epoch if epoch is None else epoch)
         follower = self.followers.get(broker_id)
         return IsrMember(broker_id, follower.broker_epoch if follower else NO_BROKER_EPOCH)
 
@@ -233,4 +238,5 @@ class Leadership:
 
     def reconfigure(self, settings: LeaderSettings, now_ms: int) -> None:
         self.settings = settings
+        self._count_min_isr()
         self.advance(now_ms)

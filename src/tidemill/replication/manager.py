@@ -9,6 +9,9 @@ Making and removing thousands of directories takes seconds, and the loop has cli
 exceeds `CHANGES_AT_ONCE_MAX` is done in small steps in later turns. A partition that is asked for
 before its step came is made on the spot, so nobody can tell.
 
+Partitions that others lead are copied from them, once `replicate` was called; see `following.py`.
+A replica that was moved elsewhere loses its log here.
+
 The cluster's metadata is the truth: a partition whose log no disk will have right now (full, or out
 of descriptors) exists all the same. It answers KAFKA_STORAGE_ERROR, and is tried again by itself.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from tidemill.clock import Clock
@@ -24,10 +28,17 @@ from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Executor
 from tidemill.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
 from tidemill.logs import Sparingly
-from tidemill.replication.partition import Partition, PartitionSettings
+from tidemill.replication.channels import IsrChannel, LeaderLink, ReplicaReports
+from tidemill.replication.follower import FollowerSettings
+from tidemill.replication.following import Following
+from tidemill.replication.moving import Moves
+from tidemill.replication.partition import Partition, PartitionSettings, Surroundings
+from tidemill.replication.progress import NO_BROKER_EPOCH
+from tidemill.replication.repair import Repairs
+from tidemill.replication.throttle import UNLIMITED, Throttle
 from tidemill.storage.log import Log
 from tidemill.storage.manager import LogManager
-from tidemill.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from tidemill.types import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +46,34 @@ CHANGES_AT_ONCE_MAX = 100
 """Logs that one new image makes or removes at once; more would be felt by other clients."""
 CHANGES_PER_STEP = 8
 STEP_MS = 1
+LED_LATELY_MS = 2_000
 RETRY_MS = 1_000
 """How long a log that could not be made, or flushed, is left alone before it is tried again."""
 
 Wanted = tuple[TopicImage, PartitionImage]
+
+
+def _unlimited() -> int:
+    return UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """The broker's settings of replication; the throttles' rates may change at any time."""
+
+    lag_max_ms: int = 30_000
+    follower: FollowerSettings = field(default_factory=FollowerSettings)
+    leader_throttle_rate: Callable[[], int] = _unlimited
+    follower_throttle_rate: Callable[[], int] = _unlimited
+    move_rate: Callable[[], int] = _unlimited
+    """Bytes per second that moves between log directories may copy."""
+
+
+_DEFAULT_SETTINGS = ReplicationSettings()
+
+
+def _nothing(partition: Partition) -> None:
+    """Nobody wants to know."""
 
 
 class ReplicaManager:
@@ -53,15 +88,46 @@ class ReplicaManager:
         settings_of: Callable[[TopicImage], PartitionSettings],
         on_moved: Callable[[Partition], object],
         call_later: Callable[[int, Callable[[], None]], object],
+        *,
+        on_appended: Callable[[Partition], object] = _nothing,
+        on_led: Callable[[Partition], object] = _nothing,
+        replication: ReplicationSettings = _DEFAULT_SETTINGS,
     ) -> None:
-        """`call_later(delay_ms, callback)` is the broker's timing wheel."""
+        """`call_later(delay_ms, callback)` is the broker's timing wheel.
+
+        `on_moved` is told when what can be read or acked has changed, `on_appended` when a leader
+        has records that its followers have not, `on_led` when one comes to lead followers.
+        """
         self._broker_id = broker_id
         self._logs = logs
         self._clock = clock
-        self._executor = executor
         self._settings_of = settings_of
-        self._on_moved = on_moved
         self._call_later = call_later
+        self._replication = replication
+        self._following: Following | None = None
+        self._isr_channel: IsrChannel | None = None
+        self._reports: ReplicaReports | None = None
+        self._repairs: Repairs | None = None
+        self._is_closed = False
+        self._stopped_leading = False
+        self._on_led = on_led
+        self._led_at_ms: int | None = None
+        self.leader_throttle = Throttle(clock, replication.leader_throttle_rate)
+        self.moves = Moves(logs, executor, clock, self._log_switched, replication.move_rate)
+        self._around = Surroundings(
+            broker_id=broker_id,
+            clock=clock,
+            executor=executor,
+            request_flush=logs.request_flush,
+            epoch_of=self._epoch_of,
+            lag_max_ms=replication.lag_max_ms,
+            on_moved=on_moved,
+            on_flush_failed=self._flush_failed,
+            on_appended=on_appended,
+            on_led=self._led,
+            on_copied=self._copied,
+            isr_channel=lambda: self._isr_channel,
+        )
         self._to_create: dict[TopicPartition, Wanted] = {}
         self._without_log: dict[TopicPartition, Wanted] = {}
         self._unflushed: dict[Partition, None] = {}
@@ -98,6 +164,8 @@ class ReplicaManager:
         name = topic if isinstance(topic, str) else self._image.topic_names.get(topic)
         if name is not None and TopicPartition(name, index) in self._without_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if name is not None and self._image.partition(name, index) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def __iter__(self) -> Iterator[Partition]:
@@ -115,15 +183,20 @@ class ReplicaManager:
         `at_once` is for the start: nobody is served yet, and the logs are there already.
         """
         before, self._image = self._image, image
+        if self._following is not None:
+            self._following.identify(self._broker_epoch())
         for name, topic in before.topics.items():
             after = image.topics.get(name)
             if after is None or after.topic_id != topic.topic_id:
                 self._delete_topic(topic)
         defaults_changed = self._defaults_changed(before, image)
+        is_all_new, self._stopped_leading = self._stopped_leading, False
         for name, topic in image.topics.items():
             known = before.topics.get(name)
-            if known is not topic or defaults_changed:
+            if known is not topic or defaults_changed or is_all_new:
                 self._apply_topic(known, topic, defaults_changed)
+        if at_once:
+            self._drop_unassigned_logs()
         self._work_off(image.partition_count if at_once else CHANGES_AT_ONCE_MAX)
 
     def _defaults_changed(self, before: ClusterImage, after: ClusterImage) -> bool:
@@ -144,15 +217,47 @@ class ReplicaManager:
             for partition in partitions.values():
                 partition.reconfigure(settings)
         for image in topic.partitions:
-            if self._broker_id not in image.replicas:
-                continue
             existing = partitions.get(image.index)
-            if existing is None:
+            if self._broker_id not in image.replicas:
+                self._unassign(partitions, TopicPartition(topic.name, image.index), image)
+            elif existing is None:
                 topic_partition = TopicPartition(topic.name, image.index)
                 self._without_log.pop(topic_partition, None)
                 self._to_create[topic_partition] = (topic, image)
             else:
                 existing.apply(image)
+                self._attend(existing)
+
+    def _unassign(
+        self,
+        partitions: dict[int, Partition],
+        topic_partition: TopicPartition,
+        image: PartitionImage,
+    ) -> None:
+        """The partition has no replica here (any more): let go of it and of its log (C8)."""
+        self._to_create.pop(topic_partition, None)
+        self._without_log.pop(topic_partition, None)
+        existing = partitions.get(image.index)
+        if existing is not None and image.partition_epoch >= existing.partition_epoch:
+            del partitions[image.index]
+            self._let_go(existing, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _let_go(self, partition: Partition, why: ErrorCode) -> None:
+        if self._following is not None:
+            self._following.leave(partition)
+        partition.mark_gone(why)
+        self._to_delete[partition.log] = None
+
+    def _drop_unassigned_logs(self) -> None:
+        """Replicas that were moved elsewhere while this broker was down (rule A11)."""
+        for (name, index), stored in self._logs.logs.items():
+            topic = self._image.topic(name)
+            if topic is None or topic.topic_id != stored.topic_id:
+                continue
+            image = topic.partition(index)
+            if image is not None and self._broker_id not in image.replicas:
+                log.info("%s-%d is not assigned to this broker any more", name, index)
+                self._to_delete[stored] = None
 
     # Making and removing logs, a few at a time.
 
@@ -188,6 +293,7 @@ class ReplicaManager:
             return
         self._by_name[topic.name][image.index] = partition
         partition.apply(image)
+        self._attend(partition)
 
     def _complain(self, topic_partition: TopicPartition, error: ApiError) -> None:
         held_back = self._complaints.ask()
@@ -238,12 +344,7 @@ class ReplicaManager:
             topic.topic_id,
             stored,
             settings,
-            broker_id=self._broker_id,
-            request_flush=self._logs.request_flush,
-            clock=self._clock,
-            executor=self._executor,
-            on_moved=self._on_moved,
-            on_flush_failed=self._flush_failed,
+            self._around,
             high_watermark=self._logs.high_watermark(topic_partition),
         )
 
@@ -263,21 +364,117 @@ class ReplicaManager:
     def _delete_topic(self, topic: TopicImage) -> None:
         self._by_id.pop(topic.topic_id, None)
         for partition in self._by_name.pop(topic.name, {}).values():
-            partition.mark_gone()
-            self._to_delete[partition.log] = None
+            self._let_go(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for image in topic.partitions:
             topic_partition = TopicPartition(topic.name, image.index)
             self._to_create.pop(topic_partition, None)
             self._without_log.pop(topic_partition, None)
 
+    # Replication.
+
+    def replicate(
+        self, link: LeaderLink, isr_channel: IsrChannel, reports: ReplicaReports | None = None
+    ) -> None:
+        """Follow the leaders of this broker's partitions, and keep the ISRs of those it leads.
+
+        To be called on the loop once other brokers can be reached; until then a follower waits.
+        """
+        settings = self._replication
+        throttle = Throttle(self._clock, settings.follower_throttle_rate)
+        self._isr_channel = isr_channel
+        self._reports = reports
+        self._following = Following(self._broker_id, link, self._clock, settings.follower, throttle)
+        self._following.identify(self._broker_epoch())
+        self._repairs = Repairs(self._broker_id, link, self._around.executor)
+        for partition in self:
+            self._following.attend(partition)
+        self._check_lag_later()
+
+    async def close(self) -> None:
+        """Stop copying from leaders; partitions stay as they are."""
+        self._is_closed = True
+        self._isr_channel = None
+        await self.moves.close()
+        if self._following is not None:
+            await self._following.close()
+            self._following = None
+        if self._repairs is not None:
+            await self._repairs.close()
+            self._repairs = None
+
+    def followed(self) -> Iterator[Partition]:
+        """The partitions that are copied from a leader elsewhere."""
+        return iter(()) if self._following is None else iter(self._following)
+
+    def stop_leading(self) -> None:
+        """The session with the store is lost: lead nothing until a new image says so (A9)."""
+        self._stopped_leading = True
+        for partition in self:
+            partition.stop_leading()
+
+    @property
+    def led_lately(self) -> bool:
+        """Whether this broker came to lead something just now, of which followers may not know."""
+        led_at_ms = self._led_at_ms
+        return led_at_ms is not None and self._clock.monotonic_ms() - led_at_ms < LED_LATELY_MS
+
+    def _led(self, partition: Partition) -> None:
+        self._led_at_ms = self._clock.monotonic_ms()
+        self._on_led(partition)
+
+    def _epoch_of(self, broker_id: BrokerId) -> BrokerEpoch | None:
+        broker = self._image.brokers.get(broker_id)
+        return broker.epoch if broker is not None and broker.alive else None
+
+    def _broker_epoch(self) -> BrokerEpoch:
+        broker = self._image.brokers.get(self._broker_id)
+        return NO_BROKER_EPOCH if broker is None else broker.epoch
+
+    def _attend(self, partition: Partition) -> None:
+        if self._following is not None:
+            self._following.attend(partition)
+
+    def _copied(self, partition: Partition) -> None:
+        if self._following is not None:
+            self._following.copied(partition)
+
+    def _check_lag_later(self) -> None:
+        self._call_later(max(1, self._replication.lag_max_ms // 2), self._check_lag)
+
+    def _check_lag(self) -> None:
+        """Have followers that lag behind taken out of the ISRs (rule C2)."""
+        if not self._is_closed:
+            self._check_lag_later()
+            for partition in self:
+                partition.check_lag()
+
     # Disks.
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:
-        """A log directory failed: its partitions refuse everything from now on (rule E1)."""
+        """A log directory failed: its partitions refuse everything from now on (rule E1).
+
+        The controller is told, so that replicas elsewhere take over, partition by partition.
+        """
+        offline: list[Partition] = []
         for topic, index in lost:
             partition = self.get(topic, index)
             if partition is not None:
                 partition.take_offline()
+                self._attend(partition)
+                offline.append(partition)
+        if offline and self._reports is not None:
+            self._reports.offline(offline)
+
+    def _log_switched(self, partition: Partition) -> None:
+        """Its log lies in another directory now; whoever copies to it has to look again."""
+        if self._following is not None:
+            self._following.touch(partition)
+
+    def damaged(self, stored: Log) -> None:
+        """The scrub found wrong bytes in a closed segment: other replicas may help (rule E2)."""
+        partition = self.get(*stored.topic_partition)
+        if partition is not None and partition.log is stored and self._repairs is not None:
+            self._repairs.damaged(partition)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Every partition's, for checkpoints (rule B7) and retention (rule B12)."""

@@ -4,28 +4,34 @@
 `min.insync.replicas` and the flush policy are looked at before anything is written and again before
 anything is acked; a read goes through it, so that nobody sees a record before it is committed.
 
-The high watermark is the first offset that is not known to be committed. It counts what every
-in-sync replica has: under flush policy `ack` what is fdatasynced, under `async` what is written.
+It has one of two roles, as the cluster's image says. A leader has a `Leadership`, which knows its
+followers and decides what is committed; it lasts one leader epoch. A follower has a `ReplicaCopy`,
+to which the driver of its leader appends what it fetched. `high_watermark` is the first offset that
+is not known to be committed, whatever the role.
 
 Everything here is synchronous and owned by the loop: between looking at the state and changing it
-there is no `await` (rule B11). Followers, ISR changes and truncation will come in beside
-`_committed_end`; today a partition's ISR is its leader.
+there is no `await` (rule B11).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from tidemill.clock import Clock
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.executor import Executor
 from tidemill.image import PartitionImage
-from tidemill.invariant import invariant
-from tidemill.storage.flusher import OnFlushed
+from tidemill.replication.alignment import StartOver, TruncateTo
+from tidemill.replication.channels import IsrChannel
+from tidemill.replication.conversion import (
+    CONVERSIONS_QUEUED_MAX,
+    AppendOutcome,
+    Conversions,
+    PendingAppend,
+    Records,
+)
+from tidemill.replication.copying import Fetched, ReplicaCopy
+from tidemill.replication.isr import IsrAnswer, IsrProposal, Settled
+from tidemill.replication.leading import LeaderSettings, Leadership
+from tidemill.replication.progress import NO_BROKER_EPOCH, FetchPosition
+from tidemill.replication.surroundings import PartitionSettings, Surroundings
 from tidemill.storage.log import AppendInfo, Log
-from tidemill.storage.log_config import LogConfig
 from tidemill.storage.slice import LogSlice
 from tidemill.storage.validate import Validated, convert, validate_for_append
 from tidemill.types import (
@@ -39,37 +45,20 @@ from tidemill.types import (
     TopicPartition,
 )
 
+__all__ = [
+    "ACKS_ALL",
+    "CONVERSIONS_QUEUED_MAX",
+    "READ_COMMITTED",
+    "AppendOutcome",
+    "IsrChannel",
+    "Partition",
+    "PartitionSettings",
+    "PendingAppend",
+    "Surroundings",
+]
+
 ACKS_ALL = -1
 READ_COMMITTED = 1
-CONVERSIONS_QUEUED_MAX = 64
-"""Appends that may wait behind a conversion before producers are told to come back."""
-
-AppendOutcome = AppendInfo | ApiError
-Records = memoryview | bytearray | bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSettings:
-    """The topic's settings that a partition obeys."""
-
-    log: LogConfig
-    min_insync_replicas: int
-
-
-class PendingAppend:
-    """An append whose records are being converted, or that must not overtake one that is."""
-
-    __slots__ = ("records", "required_acks", "then")
-
-    def __init__(self, records: bytearray, required_acks: int) -> None:
-        self.records = records
-        self.required_acks = required_acks
-        self.then: Callable[[AppendOutcome], object] = _nobody_asks
-        """Called with the outcome; set it in the turn in which `append` returned."""
-
-
-def _nobody_asks(outcome: AppendOutcome) -> None:
-    """Acks=0: the outcome of a late append interests nobody."""
 
 
 class Partition:
@@ -81,13 +70,8 @@ class Partition:
         topic_id: TopicId,
         log: Log,
         settings: PartitionSettings,
+        around: Surroundings,
         *,
-        broker_id: BrokerId,
-        request_flush: Callable[[Log, OnFlushed | None], None],
-        clock: Clock,
-        executor: Executor,
-        on_moved: Callable[[Partition], object],
-        on_flush_failed: Callable[[Partition], object],
         high_watermark: int = 0,
     ) -> None:
         self.topic_partition = topic_partition
@@ -102,21 +86,20 @@ class Partition:
         self.is_leader = False
         self.is_gone = False
         self.is_offline = False
-        self._broker_id = broker_id
-        self._request_flush_of = request_flush
-        self._clock = clock
-        self._executor = executor
-        self._on_moved = on_moved
-        self._on_flush_failed = on_flush_failed
+        self.copy = ReplicaCopy(log, high_watermark)
+        self.term: Leadership | None = None
+        """What it knows and decides as the leader; None while it is not."""
+        self._around = around
+        self._why_gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self.failed_flushes = 0
         """Flushes that failed and may succeed later: those who waited for them must be told."""
         self._flush_error: BaseException | None = None
         self._flush_requested_to = 0
         self._has_enough_in_sync = False
+        self._has_followers = False
         self._commits_when_flushed = settings.log.flush_policy == "ack"
-        self._queued: deque[PendingAppend] = deque()
-        bounded = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        self.high_watermark = Offset(bounded)
+        self._conversions = Conversions(log, around.clock, around.executor, self._append_converted)
+        self.high_watermark = Offset(self.copy.high_watermark)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic_partition}, epoch={self.leader_epoch})"
@@ -131,75 +114,128 @@ class Partition:
         self.replicas = image.replicas
         self.isr = image.isr
         self.leader = image.leader
-        self._has_enough_in_sync = len(self.isr) >= self.effective_min_isr
-        if image.leader != self._broker_id:
+        if image.leader != self._around.broker_id:
             self._resign(image.leader_epoch)
-        elif image.leader_epoch > self.leader_epoch or not self.is_leader:
-            self._lead(image.leader_epoch)
+        elif self.term is None or image.leader_epoch > self.leader_epoch:
+            self._lead(image)
+        else:
+            self.is_leader = True
+            if self.term.follow_image(image, self._around.clock.monotonic_ms()):
+                self._follow_term(self.term)
 
-    def _lead(self, epoch: LeaderEpoch) -> None:
-        """Become the leader in `epoch`, whose start is durable before any of its records (A7)."""
+    def _lead(self, image: PartitionImage) -> None:
+        """Become the leader, in an epoch whose start is durable before its records (A7)."""
         if self.is_offline:
             return
-        self.log.begin_epoch(epoch)
-        self.leader_epoch = epoch
+        self.log.begin_epoch(image.leader_epoch)
+        self.leader_epoch = image.leader_epoch
+        self.term = Leadership(
+            self.log,
+            image,
+            self._leader_settings(),
+            broker_epoch=NO_BROKER_EPOCH,
+            epoch_of=self._around.epoch_of,
+            high_watermark=self.high_watermark,
+            now_ms=self._around.clock.monotonic_ms(),
+        )
         self.is_leader = True
-        self._advance_high_watermark()
+        self._follow_term(self.term)
         if self._commits_when_flushed:
-            self._request_flush()
+            self.request_flush()
+        if self.term.followers:
+            self._around.on_led(self)
+
+    def _leader_settings(self) -> LeaderSettings:
+        return LeaderSettings(self.settings.min_insync_replicas, self._around.lag_max_ms)
+
+    def _follow_term(self, term: Leadership) -> None:
+        """Take over what the term has come to: the ISR, and what is committed."""
+        self._has_enough_in_sync = term.has_enough_in_sync
+        self._has_followers = bool(term.followers)
+        if term.isr.partition_epoch > self.partition_epoch:
+            self.partition_epoch = term.isr.partition_epoch
+            in_sync = term.isr.committed
+            self.isr = tuple(broker_id for broker_id in self.replicas if broker_id in in_sync)
+        if term.high_watermark > self.high_watermark:
+            self.high_watermark = Offset(term.high_watermark)
+            self._around.on_moved(self)
 
     def _resign(self, epoch: LeaderEpoch) -> None:
         self.leader_epoch = epoch
+        if self.term is not None:
+            self._end_term()
+
+    def _end_term(self) -> None:
+        """Lead no more; whoever waits for this leader is told (rule B10)."""
+        self.copy.high_watermark = self.high_watermark
+        self.term = None
+        self.is_leader = False
+        self._around.on_moved(self)
+
+    def stop_leading(self) -> None:
+        """Refuse to lead until the next image says so: we may be taken for dead (rule A9).
+
+        The term itself is not over: a change of the ISR that is under way still counts in it.
+        """
         if self.is_leader:
             self.is_leader = False
-            self._on_moved(self)
+            self._around.on_moved(self)
 
     def reconfigure(self, settings: PartitionSettings) -> None:
         """Obey new settings from the next append on."""
         self.settings = settings
         self.log.reconfigure(settings.log)
         self._commits_when_flushed = settings.log.flush_policy == "ack"
-        self._has_enough_in_sync = len(self.isr) >= self.effective_min_isr
-        self._advance_high_watermark()
+        if self.term is not None:
+            self.term.reconfigure(self._leader_settings(), self._around.clock.monotonic_ms())
+            self._follow_term(self.term)
 
     def take_offline(self) -> None:
         """Its disk failed: refuse everything from now on (rule E1)."""
         self.is_offline = True
-        self.is_leader = False
-        self._on_moved(self)
+        self._end_term()
 
-    def mark_gone(self) -> None:
-        """The topic was deleted: whoever waits for this partition is answered now."""
+    def mark_gone(self, why: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
+        """There is no such replica any more: whoever waits for it is answered now, with `why`."""
         self.is_gone = True
-        self.is_leader = False
-        self._on_moved(self)
+        self._why_gone = why
+        self._end_term()
 
     # Checks.
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
         """Raise unless this broker leads, and the client knows it in the same epoch (rule A4)."""
+        self.check_replica(current_leader_epoch)
+        if not self.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_replica(self, current_leader_epoch: int = -1) -> None:
+        """Raise unless this replica can be read, in the epoch that the client knows."""
         if self.is_offline:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the partition's log directory failed")
         if self.is_gone:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(self._why_gone)
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if not self.is_leader:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     @property
     def effective_min_isr(self) -> int:
         """`min.insync.replicas`, but never more than there are replicas (rule B2)."""
         return min(self.settings.min_insync_replicas, max(1, len(self.replicas)))
 
-    def check_enough_in_sync(self, code: ErrorCode) -> None:
-        """Raise `code` while fewer replicas are in sync than acks=all asks for (rule B9)."""
-        if not self._has_enough_in_sync:
-            raise ApiError(
-                code, f"{len(self.isr)} in-sync replicas, {self.effective_min_isr} wanted"
-            )
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether it is not lower than what clients were told before (rule B5)."""
+        return self.term is None or self.term.knows_high_watermark
+
+    @property
+    def follows(self) -> bool:
+        """Whether it has a leader elsewhere to copy from."""
+        if self.is_leader or self.is_offline or self.is_gone:
+            return False
+        return self.leader not in (NO_BROKER, self._around.broker_id)
 
     # Appending.
 
@@ -210,72 +246,42 @@ class Partition:
         it waits too, so that no batch overtakes another (rule G7).
         """
         self._check_may_append(required_acks)
-        if self._queued:
-            return self._queue(records, required_acks)
-        config, now_ms = self.log.config, self._clock.now_ms()
+        if self._conversions.queued:
+            return self._conversions.queue(records, required_acks)
+        config, now_ms = self.log.config, self._around.clock.now_ms()
         validated = validate_for_append(
             records, config, now_ms, topic_partition=self.topic_partition
         )
         if validated.needs_conversion:
             if validated.conversion_is_heavy:
-                pending = self._queue(records, required_acks)
-                self._convert_next()
-                return pending
+                return self._conversions.queue(records, required_acks)
             validated = convert(validated, config, now_ms, topic_partition=self.topic_partition)
         return self._append_validated(validated)
 
     def _check_may_append(self, required_acks: int) -> None:
         if not self.is_leader:
             self.check_leader()
-        if required_acks == ACKS_ALL:
-            self.check_enough_in_sync(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if required_acks == ACKS_ALL and not self._has_enough_in_sync:
+            raise self._too_few(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    def _too_few(self, code: ErrorCode) -> ApiError:
+        return ApiError(code, f"{len(self.isr)} in-sync replicas, {self.effective_min_isr} wanted")
 
     def _append_validated(self, validated: Validated) -> AppendInfo:
         info = self.log.append_as_leader(validated, leader_epoch=self.leader_epoch)
         if info.flush_due or self._commits_when_flushed:
             # For a repeated batch, too: the flush that its first answer waited for may have failed.
-            self._request_flush()
+            self.request_flush()
         if not info.duplicate:
             self._advance_high_watermark()
+            if self._has_followers:
+                self._around.on_appended(self)
         return info
 
-    def _queue(self, records: Records, required_acks: int) -> PendingAppend:
-        if len(self._queued) >= CONVERSIONS_QUEUED_MAX:
-            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "too many appends wait to be converted")
-        pending = PendingAppend(bytearray(records), required_acks)
-        self._queued.append(pending)
-        return pending
-
-    def _convert_next(self) -> None:
-        queued = self._queued[0]
-        config, now_ms, where = self.log.config, self._clock.now_ms(), self.topic_partition
-
-        def work() -> Validated:
-            validated = validate_for_append(queued.records, config, now_ms, topic_partition=where)
-            if validated.needs_conversion:
-                validated = convert(validated, config, now_ms, topic_partition=where)
-            return validated
-
-        self._executor.submit(work, self._converted)
-
-    def _converted(self, validated: Validated | None, error: BaseException | None) -> None:
-        queued = self._queued.popleft()
-        queued.then(self._append_converted(queued, validated, error))
-        if self._queued:
-            self._convert_next()
-
-    def _append_converted(
-        self, queued: PendingAppend, validated: Validated | None, error: BaseException | None
-    ) -> AppendOutcome:
-        try:
-            if error is not None:
-                raise error
-            assert validated is not None
-            # The world may have moved while the records were converted: look again.
-            self._check_may_append(queued.required_acks)
-            return self._append_validated(validated)
-        except ApiError as refused:
-            return refused
+    def _append_converted(self, queued: PendingAppend, validated: Validated) -> AppendInfo:
+        # The world may have moved while the records were converted: look again.
+        self._check_may_append(queued.required_acks)
+        return self._append_validated(validated)
 
     # Commitment.
 
@@ -290,47 +296,48 @@ class Partition:
             return False
         return required_acks != ACKS_ALL or self.high_watermark >= end
 
-    def _committed_end(self) -> int:
-        """The end of what every in-sync replica has; today that is this replica alone."""
-        log = self.log
-        return log.flushed_offset if self._commits_when_flushed else log.log_end_offset
+    def check_still_enough_in_sync(self) -> None:
+        """The second look of rule B9: raise if too few can have a record that is committed."""
+        if self.term is not None and not self.term.may_have_enough_in_sync:
+            raise self._too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def _advance_high_watermark(self) -> None:
         """Move the high watermark up, never down, and only with enough in sync (rules B1, B2)."""
-        if not (self.is_leader and self._has_enough_in_sync):
+        term = self.term
+        if term is None or not self._has_enough_in_sync:
             return
-        end = self._committed_end()
-        if end > self.high_watermark:
-            if end > self.log.log_end_offset:
-                invariant(False, "nothing beyond the log's end is committed", end=end)
-            self.high_watermark = Offset(end)
-            self._on_moved(self)
+        # Time matters to followers only: whoever is alone need not ask for it.
+        if term.advance(self._around.clock.monotonic_ms() if term.followers else 0):
+            self.high_watermark = Offset(term.high_watermark)
+            self._around.on_moved(self)
 
-    def _request_flush(self) -> None:
+    def request_flush(self) -> None:
         """Have the log flushed up to its present end, unless that is under way already."""
         end = self.log.log_end_offset
         if self.log.flushed_offset < end and self._flush_requested_to < end:
             self._flush_requested_to = end
-            self._request_flush_of(self.log, self._flushed)
+            self._around.request_flush(self.log, self._flushed)
 
     def _flushed(self, error: BaseException | None) -> None:
         if error is None:
             self._advance_high_watermark()
-            if not self._commits_when_flushed:
-                self._on_moved(self)
+            if not self.is_leader:
+                self._around.on_copied(self)
+            elif not self._commits_when_flushed:
+                self._around.on_moved(self)
         elif not self.is_offline:
             # No room or no descriptors: nothing is lost, so whoever waits is told, and the flush
             # is asked for again with the next append or after a while, whatever comes first.
             self.failed_flushes += 1
             self._flush_error = error
             self._flush_requested_to = self.log.flushed_offset
-            self._on_moved(self)
-            self._on_flush_failed(self)
+            self._around.on_moved(self)
+            self._around.on_flush_failed(self)
 
     def retry_flush(self) -> None:
         """Ask again for a flush that failed for a reason that may be over."""
         if not (self.is_gone or self.is_offline):
-            self._request_flush()
+            self.request_flush()
 
     def check_flushes(self, failed_before: int) -> None:
         """Raise if a flush has failed since `failed_flushes` had that value."""
@@ -339,6 +346,92 @@ class Partition:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the records are in the log but could not be flushed: {self._flush_error}",
             )
+
+    # Followers, as their leader sees them.
+
+    def record_follower_fetch(
+        self, replica_id: BrokerId, position: FetchPosition, leader_end: int
+    ) -> None:
+        """Take in what a follower's fetch says of its log (rules B3 and C1).
+
+        `leader_end` is our log's end before the read that answers it. The fetch was checked: it is
+        of this epoch, and both logs agree up to its offset.
+        """
+        term = self.term
+        if term is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if term.record_fetch(replica_id, position, leader_end, self._around.clock.monotonic_ms()):
+            self._follow_term(term)
+        if replica_id not in term.isr.committed and self._around.isr_channel() is not None:
+            self._propose(term, term.propose_expand(replica_id))
+
+    def check_lag(self) -> None:
+        """Have followers that lag taken out of the ISR (C2); due every half `lag_max_ms`."""
+        term, now_ms = self.term, self._around.clock.monotonic_ms()
+        if term is None or not term.followers or self._around.isr_channel() is None:
+            return
+        if term.advance(now_ms):
+            self._follow_term(term)
+        self._propose(term, term.propose_shrink(now_ms))
+
+    def _propose(self, term: Leadership, proposal: IsrProposal | None) -> None:
+        channel = self._around.isr_channel()
+        if proposal is not None and channel is not None:
+            channel.propose(
+                self, proposal, lambda answer: self._isr_answered(term, proposal, answer)
+            )
+
+    def _isr_answered(
+        self, term: Leadership, proposal: IsrProposal, answer: IsrAnswer | None
+    ) -> None:
+        """The controller has spoken, or nobody knows what it said (rule C5)."""
+        if term is not self.term:
+            return
+        if answer is None:
+            term.isr.lost(proposal)  # The channel goes on trying.
+            return
+        settled = term.settle(proposal, answer, self._around.clock.monotonic_ms())
+        self._follow_term(term)
+        if settled is Settled.RETRY:
+            self._propose(term, proposal)
+
+    def wants(self, proposal: IsrProposal) -> bool:
+        """Whether an answer to this proposal would still be of use."""
+        return self.term is not None and self.term.isr.pending is proposal
+
+    # Following.
+
+    def append_copied(self, fetched: Fetched, high_watermark: int, log_start: int) -> None:
+        """Append what was fetched from the leader, then follow what it says of its own log."""
+        self.copy.append(fetched)
+        log = self.log
+        unflushed = log.log_end_offset - log.flushed_offset
+        if self._commits_when_flushed or unflushed >= log.config.flush_messages:
+            self.request_flush()
+        self.follow_leader(high_watermark, log_start)
+
+    def follow_leader(self, high_watermark: int, log_start: int) -> None:
+        """The leader says what is committed, and where its log starts (rule B4)."""
+        if self.copy.advance(high_watermark, log_start):
+            self.high_watermark = Offset(self.copy.high_watermark)
+            self._around.on_moved(self)
+
+    def cut(self, decision: TruncateTo | StartOver) -> bool:
+        """Cut the log as alignment decided; True if committed records went with it."""
+        loses_committed = self.copy.cut(decision)
+        self.high_watermark = Offset(self.copy.high_watermark)
+        self._flush_requested_to = min(self._flush_requested_to, self.log.log_end_offset)
+        return loses_committed
+
+    def switch_log(self, log: Log) -> None:
+        """Go on with another log that holds the same: it was moved to another directory."""
+        self.log = log
+        self.copy.log = log
+        self._conversions.log = log
+        self._flush_requested_to = log.flushed_offset
+        if self.term is not None:
+            self.term.log = log
+            self._advance_high_watermark()  # All of it is flushed.
 
     # Reading.
 
@@ -361,6 +454,15 @@ class Partition:
             offset,
             max_bytes=max_bytes,
             upper_offset=self.readable_end(isolation_level),
+            at_least_one=at_least_one,
+        )
+
+    def read_to_end(self, offset: int, *, max_bytes: int, at_least_one: bool = True) -> LogSlice:
+        """The same for a follower, which has to have what is not committed yet (rule B8)."""
+        return self.log.read(
+            offset,
+            max_bytes=max_bytes,
+            upper_offset=self.log.log_end_offset,
             at_least_one=at_least_one,
         )
 

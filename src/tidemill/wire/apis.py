@@ -3,6 +3,9 @@
 The ranges are those of one self-consistent release, Apache Kafka 4.3: what a client may be told,
 not what this broker has handlers for (a broker derives its ApiVersions from its handlers). Message
 classes are imported when `Api.request` or `Api.response` is first read, which keeps start-up fast.
+
+Keys from `PRIVATE_FROM` on are Tidemill's own, for brokers among themselves: no client is ever told
+of them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from tidemill.wire.declare import Message
 
 NEVER_FLEXIBLE = 32767
 """`flexible_from` of an API that has no flexible version."""
+
+PRIVATE_FROM = 30_000
+"""The first key that is not Kafka's."""
 
 
 class ApiKey(IntEnum):
@@ -77,6 +83,11 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    CLUSTER_HELLO = 30_000
+    IMAGE_DELTA = 30_001
+    FORWARD = 30_002
+    CONTROLLED_SHUTDOWN = 30_003
+    OFFLINE_REPLICAS = 30_004
 
 
 class Api:
@@ -91,6 +102,11 @@ class Api:
         self.max_version = max_version
         self.flexible_from = flexible_from
         self._module = f"tidemill.wire.messages.{module}"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only brokers speak it, among themselves."""
+        return self.key >= PRIVATE_FROM
 
     @cached_property
     def request(self) -> type[Message]:
@@ -164,6 +180,11 @@ _ROWS = (
     (ApiKey.CONSUMER_GROUP_DESCRIBE, "consumer_groups", 0, 1, 0),
     (ApiKey.LIST_CONFIG_RESOURCES, "configs", 0, 1, 0),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, "topic_partitions", 0, 0, 0),
+    (ApiKey.CLUSTER_HELLO, "cluster", 0, 0, 0),
+    (ApiKey.IMAGE_DELTA, "cluster", 0, 0, 0),
+    (ApiKey.FORWARD, "cluster", 0, 0, 0),
+    (ApiKey.CONTROLLED_SHUTDOWN, "cluster", 0, 0, 0),
+    (ApiKey.OFFLINE_REPLICAS, "cluster", 0, 0, 0),
 )
 
 APIS: Mapping[ApiKey, Api] = MappingProxyType({row[0]: Api(*row) for row in _ROWS})

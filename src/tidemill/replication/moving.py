@@ -1,0 +1,170 @@
+"""Moves replicas from one log directory of this broker to another (KIP-113), while they serve.
+
+The log is copied in the background, a chunk at a time, as a follower would copy it. When little is
+left, the rest is copied and the copy takes the log's place within one turn of the loop: nobody can
+append in between. A restart forgets moves that were under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tidemill.clock import Clock
+from tidemill.errors import ApiError, ErrorCode, TidemillError
+from tidemill.executor import Executor
+from tidemill.replication.offload import in_thread
+from tidemill.replication.partition import Partition
+from tidemill.replication.throttle import UNLIMITED, Throttle
+from tidemill.storage.log import Log
+from tidemill.storage.manager import LogManager
+from tidemill.storage.slice import LogSlice
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+REST_BYTES_MAX = 1 << 20
+"""What is copied, and flushed, in the turn in which the copy takes over."""
+MOVES_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Move:
+    """One replica on its way; `future` is what there is of it in the other directory."""
+
+    partition: Partition
+    path: str
+    future: Log | None = None
+    cuts: int = 0
+    """How often the log had been cut when the copy began."""
+
+    @property
+    def lag(self) -> int:
+        """How many offsets are still to be copied."""
+        end = self.future.log_end_offset if self.future is not None else 0
+        return max(0, self.partition.log.log_end_offset - end)
+
+
+class Moves:
+    """The moves of one broker, one after the other."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        executor: Executor,
+        clock: Clock,
+        on_switched: Callable[[Partition], object],
+        rate: Callable[[], int] = lambda: UNLIMITED,
+    ) -> None:
+        """`on_switched` is told when a partition has another log; `rate` is in bytes per second."""
+        self._logs = logs
+        self._executor = executor
+        self._on_switched = on_switched
+        self._throttle = Throttle(clock, rate)
+        self._moves: dict[Partition, Move] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def under_way(self) -> list[Move]:
+        return list(self._moves.values())
+
+    def move(self, partition: Partition, path: str) -> None:
+        """Have the replica moved there; one that was to go elsewhere goes here instead."""
+        places = {each.path: each for each in self._logs.dirs}
+        if path not in places:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"this broker has no log directory {path}")
+        if places[path].is_offline or partition.is_offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+        under_way = self._moves.get(partition)
+        if under_way is not None and under_way.path == path:
+            return
+        self._moves.pop(partition, None)
+        if partition.log.dir.path == path:
+            return
+        if len(self._moves) >= MOVES_MAX:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "too many replicas are being moved")
+        self._moves[partition] = Move(partition, path)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def close(self) -> None:
+        self._moves.clear()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _work(self) -> None:
+        while self._moves:
+            move = next(iter(self._moves.values()))
+            try:
+                await self._run(move)
+            except TidemillError as error:
+                name = move.partition.topic_partition
+                log.error("%s was not moved to %s: %s", name, move.path, error)
+            except Exception:
+                log.exception("moving %s failed", move.partition.topic_partition)
+            finally:
+                if self._moves.get(move.partition) is move:
+                    del self._moves[move.partition]
+
+    async def _run(self, move: Move) -> None:
+        future = move.future = self._logs.begin_move(move.partition.log, move.path)
+        move.cuts = move.partition.log.cuts
+        is_done = False
+        try:
+            while not is_done and self._is_wanted(move):
+                is_done = await self._copy_or_switch(move, future)
+        finally:
+            if not is_done:
+                self._logs.drop_move(future)
+
+    def _is_wanted(self, move: Move) -> bool:
+        partition = move.partition
+        if partition.is_gone or partition.is_offline:
+            return False
+        return self._moves.get(partition) is move
+
+    async def _copy_or_switch(self, move: Move, future: Log) -> bool:
+        """One chunk, or the end: True when the copy has taken the log's place."""
+        source = move.partition.log
+        if source.cuts != move.cuts or source.log_start_offset > future.log_end_offset:
+            # It was cut, or has lost its beginning: what was copied may not be in it any more.
+            move.cuts = source.cuts
+            future.truncate_fully_and_start_at(source.log_start_offset)
+        if self._rest_bytes(source, future) <= REST_BYTES_MAX:
+            self._switch(move.partition, source, future)
+            return True
+        found = _slice_of(source, future.log_end_offset)
+        records = await in_thread(self._executor, found.read_blocking)
+        if records and source.cuts == move.cuts:
+            future.append_as_follower(records)
+            self._throttle.take(len(records))
+        await asyncio.sleep(self._throttle.wait_ms() / 1000)
+        return False
+
+    def _rest_bytes(self, source: Log, future: Log) -> int:
+        if future.log_end_offset == source.log_end_offset:
+            return 0
+        if future.log_end_offset < source.segments[-1].base_offset:
+            return REST_BYTES_MAX + 1  # There is a whole segment more.
+        return _slice_of(source, future.log_end_offset, REST_BYTES_MAX + 1).size_bytes
+
+    def _switch(self, partition: Partition, source: Log, future: Log) -> None:
+        """Copy the rest and let the copy take over, in one turn of the loop."""
+        while future.log_end_offset < source.log_end_offset:
+            future.append_as_follower(_slice_of(source, future.log_end_offset).read_blocking())
+        for epoch, start in source.leader_epochs.entries:
+            if epoch > future.leader_epochs.latest:
+                future.leader_epochs.assign(epoch, start)
+        future.advance_log_start(source.log_start_offset)
+        partition.switch_log(self._logs.finish_move(source, future))
+        self._on_switched(partition)
+        log.info("%s was moved to %s", partition.topic_partition, future.dir.path)
+
+
+def _slice_of(source: Log, offset: int, max_bytes: int = CHUNK_BYTES) -> LogSlice:
+    return source.read(offset, max_bytes=max_bytes, upper_offset=source.log_end_offset)
