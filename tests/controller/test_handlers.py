@@ -86,7 +86,8 @@ class Caller:
         registration = REGISTRY[key]
         assert registration.min_version <= version <= registration.max_version
         received = decode(APIS[key].request, version, encode(request, version))
-        context = RequestContext(key, version, 1, "test", cast(Any, None))
+        client = SimpleNamespace(peer_id=None)
+        context = RequestContext(key, version, 1, "test", cast(Any, client))
         answer = registration.handler(self.broker, context, received)
         if inspect.isawaitable(answer):
             answer = await answer

@@ -327,11 +327,11 @@ def test_a_wrong_election_is_found(
     """The lives above can fail: rules F3, F2 and A10, each broken on purpose."""
     monkeypatch.setattr(changes, "next_state", variant)
     with pytest.raises(AssertionError):
-        live(PartitionLife, 500, shrink=False)
+        live(PartitionLife, 4_000, shrink=False)
 
 
 def test_a_wrong_member_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule A3 broken on purpose: an earlier incarnation's progress is taken for the present."""
     monkeypatch.setattr(isr_changes, "_eligibility_problem", lambda image, proposal: None)
     with pytest.raises(AssertionError):
-        live(PartitionLife, 500, shrink=False)
+        live(PartitionLife, 4_000, shrink=False)

@@ -44,7 +44,7 @@ async def start(store: Store, broker_id: int) -> Controller:
     )
     await controller.start()
     endpoint = Endpoint("PLAINTEXT", "127.0.0.1", BROKER_PORTS[broker_id])
-    await controller.register_broker([endpoint], rack=f"rack-{broker_id}")
+    await controller.register_broker([endpoint], rack=f"rack-{broker_id}", flush_policy="ack")
     return controller
 
 
@@ -73,9 +73,10 @@ async def test_brokers_and_controller(
             "features": {},
             "directory_id": f"directory-{broker_id}",
             "rack": f"rack-{broker_id}",
+            "flush_policy": "ack",
         }
         assert stat.ephemeralOwner == store.session_id
-        assert stat.czxid == controller.image.brokers[controller.broker_id].epoch
+        assert stat.czxid == controller.broker_epoch
     office, stat = read(kafka_tools, "/controller")
     assert office.pop("timestamp").isdigit()
     assert office == {"version": 1, "brokerid": 1}

@@ -45,8 +45,35 @@ def load_image(nodes: Mapping[str, Node]) -> ClusterImage:
     default = nodes.get(tree.broker_config_path(None))
     if default is not None:
         image = replace(image, default_broker_config=tree.read_config(default.value))
-    topics = [_read_topic(nodes, name, node) for name, node in _children(nodes, tree.TOPICS)]
+    topics = [
+        _read_topic(nodes, name, node)
+        for name, node in _children(nodes, tree.TOPICS)
+        if is_whole_topic(node)
+    ]
     return with_topics(image, topics)
+
+
+def is_whole_topic(node: Node) -> bool:
+    """Whether a topic's node is that of a topic; without a value it is one half made or deleted."""
+    return bool(node.value)
+
+
+def unfinished_topics(nodes: Mapping[str, Node]) -> list[str]:
+    """Topics whose creation or deletion was cut short: what is left of them is to be removed."""
+    return [name for name, node in _children(nodes, tree.TOPICS) if not is_whole_topic(node)]
+
+
+def read_incarnations(nodes: Mapping[str, Node]) -> dict[BrokerId, tree.Incarnation]:
+    """The latest incarnation of each broker of which a controller has taken note."""
+    return {
+        BrokerId(int(name)): tree.read_incarnation(node)
+        for name, node in _children(nodes, tree.BROKER_EPOCHS)
+    }
+
+
+def read_registrations(nodes: Mapping[str, Node]) -> dict[BrokerId, Node]:
+    """The registrations there are, by broker."""
+    return {BrokerId(int(name)): node for name, node in _children(nodes, tree.BROKER_IDS)}
 
 
 def read_controller_epoch(node: Node | None) -> ControllerEpoch:

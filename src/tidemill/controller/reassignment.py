@@ -45,6 +45,8 @@ def alter_reassignments(
     image: ClusterImage, request: AlterPartitionReassignmentsRequest, policy_of: PolicyOf
 ) -> tuple[AlterPartitionReassignmentsResponse, list[PartitionChange]]:
     """Start, replace or cancel moves: the answer, and the partitions' next states."""
+    if not request.topics:
+        return AlterPartitionReassignmentsResponse(), []
     changes = Changes(image, policy_of)
     may_resize = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(
@@ -129,8 +131,7 @@ def begin(partition: PartitionImage, target: tuple[BrokerId, ...]) -> PartitionI
 
 def _cancel(changes: Changes, topic: TopicImage, partition: PartitionImage) -> None:
     if not is_reassigning(partition):
-        problem = "No partition reassignment is in progress."
-        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, problem)
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     wanted = _reverted(partition)
     after = next_state(partition, wanted, changes.alive, changes.policy(topic))
     assert after is not None, "a cancelled move changes the assignment"

@@ -95,6 +95,7 @@ class _Board:
         sizes_bytes: Mapping[TopicPartition, int],
     ) -> None:
         self.replicas = {tp: list(assignment[tp]) for tp in sorted(assignment)}
+        self._original = {tp: frozenset(replicas) for tp, replicas in self.replicas.items()}
         self._racks = racks
         self._rack_count = len(set(racks.values()))
         self._sizes_bytes = sizes_bytes
@@ -171,28 +172,42 @@ class _Board:
         return max(shared, key=lambda broker: (broker != replicas[0], self._load[broker], broker))
 
     def _pass_on(self, source: int, target: int) -> bool:
-        """Make `source` hold one replica less and `target` one more, if need be through a third."""
-        direct = self._movable(source, target)
-        if direct is not None:
-            self._move(direct, source, target)
-            return True
+        """Make `source` hold one replica less and `target` one more, if need be through a third.
+
+        A replica that the plan has put on `source` costs nothing to put elsewhere: those go first.
+        """
+        for is_free in (True, False):
+            direct = self._movable(source, target, is_free=is_free)
+            if direct is not None:
+                self._move(direct, source, target)
+                return True
+            if self._pass_through(source, target, is_free=is_free):
+                return True
+        return False
+
+    def _pass_through(self, source: int, target: int, *, is_free: bool) -> bool:
         for between in self._load:
             if between in (source, target):
                 continue
-            first, second = self._movable(source, between), self._movable(between, target)
+            first = self._movable(source, between, is_free=is_free)
+            second = self._movable(between, target, is_free=is_free)
             if first is not None and second is not None:
                 self._move(first, source, between)
                 self._move(second, between, target)
                 return True
         return False
 
-    def _movable(self, source: int, target: int) -> TopicPartition | None:
-        """The partition that had best move: of the topic that `target` lacks most, the smallest."""
+    def _movable(self, source: int, target: int, *, is_free: bool) -> TopicPartition | None:
+        """The partition that had best move: of the topic that `target` lacks most, the smallest.
+
+        With `is_free` only one whose replica was not there before the plan.
+        """
         held, there = self._held[source], self._held[target]
         by_need = sorted(held, key=lambda topic: (len(there[topic]) - len(held[topic]), topic))
         for topic in by_need:
             for _, tp in held[topic]:
-                if self._may_move(tp, source, target):
+                is_costly = source in self._original[tp]
+                if not (is_free and is_costly) and self._may_move(tp, source, target):
                     return tp
         return None
 

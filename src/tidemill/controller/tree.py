@@ -2,7 +2,9 @@
 
 Names, keys and versions are those that Kafka kept in ZooKeeper, so that tools which read that tree
 can read ours. Newer facts are further keys of the same values: `topic_id` of a topic, `elr`,
-`last_known_elr` and `leader_recovery_state` of a partition, `directory_id` of a broker.
+`last_known_elr` and `leader_recovery_state` of a partition; `directory_id`, `clean_shutdown_epoch`,
+`flush_policy` and `lossless` of a broker. `/brokers/epochs` has the latest incarnation of each
+broker that a controller has taken note of, `/cluster/secret` what brokers prove to each other.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -37,11 +39,13 @@ from tidemill.types import (
 BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
 BROKER_SEQUENCE = "/brokers/seqid"
+BROKER_EPOCHS = "/brokers/epochs"
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER = "/cluster"
 CLUSTER_ID = "/cluster/id"
+CLUSTER_SECRET = "/cluster/secret"
 CONFIG = "/config"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
@@ -52,6 +56,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 PERSISTENT_PATHS = (
     BROKERS,
     BROKER_IDS,
+    BROKER_EPOCHS,
     TOPICS,
     CLUSTER,
     CONFIG,
@@ -106,6 +111,11 @@ def group_of_config(node_name: str) -> str:
 
 def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch_path(broker_id: int) -> str:
+    """Where the latest incarnation of a broker is noted, whether it lives or not."""
+    return f"{BROKER_EPOCHS}/{broker_id}"
 
 
 # Values
@@ -207,8 +217,21 @@ def read_config(value: bytes) -> Mapping[str, str]:
     return frozen({str(key): str(setting) for key, setting in configs.items()})
 
 
-def broker_value(broker: BrokerImage, timestamp_ms: int, directory_id: str) -> bytes:
-    """A broker's registration; its epoch is the number of the commit that creates the node."""
+def broker_value(
+    broker: BrokerImage,
+    timestamp_ms: int,
+    directory_id: str,
+    *,
+    clean_shutdown_epoch: int = -1,
+    flush_policy: str = "",
+    lossless: bool = False,
+) -> bytes:
+    """A broker's registration; its epoch is the number of the commit that creates the node.
+
+    `clean_shutdown_epoch` is the incarnation that is known to have stopped cleanly; with the
+    `flush_policy` "ack" nothing committed is lost by any other end; `lossless` says that there was
+    no end: the same process registers anew.
+    """
     first = broker.endpoints[0]
     protocols = {e.listener: e.security_protocol for e in broker.endpoints}
     value: dict[str, Any] = {
@@ -224,6 +247,12 @@ def broker_value(broker: BrokerImage, timestamp_ms: int, directory_id: str) -> b
     }
     if broker.rack is not None:
         value["rack"] = broker.rack
+    if clean_shutdown_epoch >= 0:
+        value["clean_shutdown_epoch"] = clean_shutdown_epoch
+    if flush_policy:
+        value["flush_policy"] = flush_policy
+    if lossless:
+        value["lossless"] = True
     return dump(value)
 
 
@@ -241,6 +270,55 @@ def read_broker(broker_id: int, node: Node) -> BrokerImage:
         epoch=BrokerEpoch(node.stat.created),
         endpoints=tuple(endpoints),
         rack=value.get("rack"),
+    )
+
+
+def producer_id_block(broker_id: int, start: int, end: int) -> bytes:
+    """The latest block of producer ids that was given out, and to whom; `end` is in it."""
+    return dump(
+        {"version": 1, "broker": broker_id, "block_start": str(start), "block_end": str(end)}
+    )
+
+
+class BrokerClaims(NamedTuple):
+    """What a registration says of the broker's past; see `broker_value`."""
+
+    directories: frozenset[str]
+    clean_shutdown_epoch: int
+    flush_policy: str
+    lossless: bool
+
+
+def _directories(value: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(filter(None, str(value.get("directory_id", "")).split(",")))
+
+
+class Incarnation(NamedTuple):
+    """The latest incarnation of a broker that a controller took note of, and where it lived."""
+
+    epoch: BrokerEpoch
+    directories: frozenset[str]
+
+
+def incarnation_value(registration: Node) -> bytes:
+    directories = sorted(_directories(load(registration.value)))
+    return dump(
+        {"version": 1, "epoch": registration.stat.created, "directory_id": ",".join(directories)}
+    )
+
+
+def read_incarnation(node: Node) -> Incarnation:
+    value = load(node.value)
+    return Incarnation(BrokerEpoch(int(value.get("epoch", -1))), _directories(value))
+
+
+def read_claims(node: Node) -> BrokerClaims:
+    value = load(node.value)
+    return BrokerClaims(
+        _directories(value),
+        int(value.get("clean_shutdown_epoch", -1)),
+        str(value.get("flush_policy", "")),
+        bool(value.get("lossless", False)),
     )
 
 

@@ -20,10 +20,10 @@ like everything else here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tidemill.errors import TidemillError
 
@@ -236,6 +236,25 @@ class Store(Protocol):
 
         The node need not exist. The creation or deletion of a child is an event of the child.
         """
+        ...
+
+
+@runtime_checkable
+class KnowsContact(Protocol):
+    """A store that is elsewhere, and knows whether it can be reached."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can be talked to, as far as we know."""
+        ...
+
+
+@runtime_checkable
+class CutsCommits(Protocol):
+    """A store whose transactions have a largest size, and that can cut a longer list."""
+
+    def portions(self, guard: Check, ops: Sequence[Op]) -> Iterator[list[Op]]:
+        """Transactions that fit, in order, each with the guard."""
         ...
 
 

@@ -106,7 +106,8 @@ class MemoryTree:
         self._commit += 1
         for path in changes.deleted:
             del self._nodes[path], self._children[path]
-            self._siblings(path).pop(path.rpartition("/")[2])
+            # A parent that went in the same commit took its list along.
+            self._siblings(path).pop(path.rpartition("/")[2], None)
         self._nodes.update(changes.changed)
         for path, node in changes.new.items():
             self._nodes[path] = node
