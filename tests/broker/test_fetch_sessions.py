@@ -126,3 +126,21 @@ def test_no_slots_means_no_sessions() -> None:
 
 def test_the_epoch_wraps_to_one() -> None:
     assert next_epoch(EPOCH_MAX) == 1
+
+
+def test_no_client_takes_a_followers_slot() -> None:
+    """Replication must not fall back to full requests because of many consumers."""
+    sessions = FetchSessions(2, ManualClock(), Random(1))
+
+    def opened(*, is_replica: bool) -> int:
+        request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="t")])
+        context = sessions.open(request, 12, is_replica=is_replica)
+        session_id, _ = sessions.answer(context, [], 12)
+        return session_id
+
+    assert opened(is_replica=False)
+    assert opened(is_replica=True)
+    assert opened(is_replica=True), "a client's session makes room for it"
+    assert opened(is_replica=True) == 0
+    assert opened(is_replica=False) == 0
+    assert len(sessions) == 2

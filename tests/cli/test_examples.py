@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -15,8 +16,12 @@ import pytest
 from tests.cli.helpers import environment, install, quick, shell
 
 from tidemill.cli import docs
+from tidemill.cli import fleet as fleets
+from tidemill.cli.fleet import Fleet, Member
+from tidemill.cli.moves import to_document
 from tidemill.cli.root import EPILOGUE
 from tidemill.testing.process import BrokerProcess
+from tidemill.types import TopicPartition
 
 LEAVES = list(docs.leaves())
 EXAMPLES = [example for leaf in LEAVES for example in leaf.examples]
@@ -35,7 +40,10 @@ def place(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (here / "config").mkdir()
     (here / "config" / "profiles.toml").write_text(f'[profiles.local]\nbootstrap = "{bootstrap}"\n')
     make_logs(here)
+    make_fleet(here / "three")
+    make_plan(bootstrap, here / "plan.json")
     yield here
+    quick("broker", "stop", "--data-dir", str(here / "three"), "--port", "9093")
     quick("topic", "delete", "clicks", "orders", "--yes", "-b", bootstrap)
 
 
@@ -49,6 +57,19 @@ def make_logs(here: Path) -> None:
         quick("perf", "produce", "clicks", "-n", "200", "--size", "1000", "-b", broker.bootstrap)
     shutil.copytree(here / "maker" / "clicks-0", here / "clicks-0")
     shutil.copytree(here / "maker" / "clicks-0", here / "old" / "clicks-0")
+
+
+def make_fleet(home: Path) -> None:
+    """`three`: a data directory whose broker is known by the port that the examples name, and
+    takes a free one, so that it never meets anybody else's."""
+    member = Member(1, 9093, "broker-1", {"listeners": "PLAINTEXT://127.0.0.1:0"})
+    fleets.save(Fleet(home, (member,)))
+
+
+def make_plan(bootstrap: str, path: Path) -> None:
+    """`plan.json`: the first partition of `clicks` on the broker where it is."""
+    brokers = json.loads(quick("cluster", "brokers", "--format", "json", "-b", bootstrap).out)
+    path.write_text(to_document({TopicPartition("clicks", 0): (brokers[0]["id"],)}))
 
 
 def prepare(bootstrap: str, example: str, here: Path) -> None:
@@ -71,7 +92,7 @@ def test_example(example: str, bootstrap: str, place: Path) -> None:
         "TIDEMILL_BOOTSTRAP": bootstrap,
         "TIDEMILL_CONFIG_DIR": str(place / "config"),
     }
-    if example.startswith("tidemill "):
+    if example.startswith("tidemill ") and "broker start" not in example:
         ran = quick(*shlex.split(example)[1:], variables=variables, cwd=place)
     else:
         ran = shell(example, path=place / "bin", variables=variables, cwd=place)

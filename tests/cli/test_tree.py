@@ -19,6 +19,9 @@ IDS = [" ".join(leaf.words[1:]) for leaf in LEAVES]
 
 EXPECTED = """
     up status produce consume doctor demo
+    broker start|stop
+    cluster info|health|brokers|elect
+    cluster reassign plan|execute|rebalance|verify|cancel|list
     topic list|create|describe|alter|delete|add-partitions|trim
     group list|describe|members|offsets|seek|delete
     config get|set|explain|check|print
@@ -38,8 +41,8 @@ def test_the_tree_is_the_one_we_promise() -> None:
     expected: set[str] = set()
     first, *rest = [line.split() for line in EXPECTED.strip().splitlines()]
     expected.update(first)
-    for noun, verbs in rest:
-        expected.update(f"{noun} {verb}" for verb in verbs.split("|"))
+    for *nouns, verbs in rest:
+        expected.update(" ".join([*nouns, verb]) for verb in verbs.split("|"))
     assert set(IDS) == expected
 
 

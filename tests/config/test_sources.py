@@ -159,7 +159,6 @@ def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("zookeeper.connect=localhost:2181", "running on ZooKeeper comes with the cluster"),
         ("process.roles=controller", "use broker,controller"),
         ("authorizer.class.name=org.example.Rules", "open to all"),
         ("listeners=SSL://:9092", "TLS and SASL cannot be served yet"),
@@ -209,8 +208,11 @@ def test_a_file_is_checked_line_by_line(tmp_path: Path) -> None:
 def test_a_check_sees_the_file_as_a_whole(tmp_path: Path) -> None:
     assert check_file(write(tmp_path, "good.properties", "node.id=1\n")) == []
     old = write(tmp_path, "old.properties", "broker.id=0\nzookeeper.connect=localhost:2181\n")
-    (problem,) = check_file(old)
-    assert (problem.line, problem.key) == (2, "zookeeper.connect")
+    assert check_file(old) == []
+    both = f"zookeeper.connect=localhost:2181\nstore.url=sqlite:///{tmp_path}/s.db\n"
+    (problem,) = check_file(write(tmp_path, "both.properties", both))
+    assert (problem.line, problem.key) == (1, "zookeeper.connect")
+    assert "keep one of them" in problem.message
     warned = check_file(write(tmp_path, "w.toml", '"num.io.threads" = 4\n'))
     assert [(each.is_warning, each.line, each.key) for each in warned] == [
         (True, 1, "num.io.threads")
@@ -240,7 +242,7 @@ def test_explain_tells_all() -> None:
         ("message.max.bytes",),
         "1048588",
     )
-    assert explain("leader.replication.throttled.rate", config).status == "reserved"
+    assert explain("leader.replication.throttled.rate", config).status == "supported"
     limit = explain("max.connections", config)
     assert limit.default == limit.current
     assert limit.kafka_default == "2147483647"

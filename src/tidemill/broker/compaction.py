@@ -31,6 +31,7 @@ def make_cleaner(
         call_later=timers.schedule,
         settings=lambda: cleaner_settings(config),
         high_watermarks=replicas.high_watermarks,
+        on_damage=replicas.damaged,
     )
 
 

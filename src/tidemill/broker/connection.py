@@ -29,13 +29,14 @@ from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext
 from tidemill.broker.outbox import Outbox, Slot
 from tidemill.broker.receive import SIZE_BYTES, ReceiveBuffer, Scratch
 from tidemill.broker.request_memory import SMALL_FRAME_BYTES, RequestMemory
-from tidemill.errors import WireError
+from tidemill.errors import ErrorCode, WireError
 from tidemill.wire.apis import ApiKey
-from tidemill.wire.codec import decode
+from tidemill.wire.codec import ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, decode
 from tidemill.wire.frame import RequestHeader, decode_request_header, encode_response
 
 if TYPE_CHECKING:
     from tidemill.broker.context import Broker
+    from tidemill.broker.hello import Greeting
     from tidemill.broker.listener import Listener
     from tidemill.timers import TimerHandle
 
@@ -92,6 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         self.broker = broker
         self.listener_name = listener.name
         self.client_address = ""
+        self.peer_id: int | None = None
+        """The broker of this cluster at the other end, once it has proved that it is one."""
+        self.greeting: Greeting | None = None
+        """What a peer has shown so far, between the two steps of its hello."""
         self._listener = listener
         self._memory = memory
         self._limits = limits
@@ -105,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_unhandled = False
         self._reading_paused = False
         self._closed = False
+        self._elements_max = ELEMENTS_MAX
         self._saw_request = False
         self._opened_at_ms = 0
         self._active_at_ms = 0
@@ -338,9 +344,17 @@ class Connection(asyncio.BufferedProtocol):
         if entry is None or not entry.min_version <= header.api_version <= entry.max_version:
             self._refuse_api(entry, header)
             return
+        if (
+            self.peer_id is None
+            and (entry.peers_only or not self.broker.serves_clients)
+            and not self._may_stranger_ask(entry, header)
+        ):
+            return
         self._saw_request = True
         try:
-            request = decode(entry.request_type, header.api_version, frame, body_at)
+            request = decode(
+                entry.request_type, header.api_version, frame, body_at, self._elements_max
+            )
         except WireError as error:
             name = f"{entry.key.name} v{header.api_version}"
             self.abort(f"a {name} request that does not parse: {error}")
@@ -349,6 +363,26 @@ class Connection(asyncio.BufferedProtocol):
             header.api_key, header.api_version, header.correlation_id, header.client_id, self
         )
         self._dispatch(entry, context, request)
+
+    def become_peer(self, broker_id: int) -> None:
+        """A broker of this cluster is at the other end; its images may be long."""
+        self.peer_id = broker_id
+        self._elements_max = RESPONSE_ELEMENTS_MAX
+
+    def _may_stranger_ask(self, entry: Registration, header: RequestHeader) -> bool:
+        """Whether to answer a client while the broker has none, or by what is for peers alone."""
+        if entry.peers_only:
+            refusal = error_answers.refusal(entry, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            if refusal is None:
+                self.abort(f"{entry.key.name} is for brokers of this cluster")
+            else:
+                version, number = header.api_version, header.correlation_id
+                self._outbox.send(encode_response(header.api_key, version, number, refusal))
+            return False
+        if entry.key not in (ApiKey.API_VERSIONS, ApiKey.CLUSTER_HELLO):
+            self.abort("the broker is still joining the cluster")
+            return False
+        return True
 
     def _dispatch(self, entry: Registration, context: RequestContext, request: object) -> None:
         try:
@@ -423,7 +457,14 @@ class Connection(asyncio.BufferedProtocol):
         if response is None:
             self._outbox.fill(slot, ())
             return
-        parts = encode_response(context.api_key, context.version, context.correlation_id, response)
+        try:
+            parts = encode_response(
+                context.api_key, context.version, context.correlation_id, response
+            )
+        except (WireError, ValueError, struct.error) as error:
+            # Whoever answers may be answering others as well: this is the trouble of this one.
+            self.abort(f"an answer cannot be encoded: {error!r}")
+            return
         self._outbox.fill(slot, parts)
 
     def _refuse_api(self, entry: Registration | None, header: RequestHeader) -> None:

@@ -74,6 +74,8 @@ class Broker:
         self.groups = groups
         self.offsets_topic = offsets_topic
         self.image = image
+        self.serves_clients = False
+        """Whether the cluster has let this broker in; until then only peers are answered (K2)."""
         self._creating: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 

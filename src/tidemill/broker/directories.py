@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
 from tidemill.image import ClusterImage
-from tidemill.storage.checkpoint import read_identity
+from tidemill.storage.checkpoint import read_identity, uuid_text
 from tidemill.storage.disk_errors import DiskError
 from tidemill.storage.files import Files
 from tidemill.storage.log import Log
@@ -23,10 +24,15 @@ log = logging.getLogger(__name__)
 _NAMED_MAX = 10
 
 
-def cluster_of(files: Files, directories: Iterable[str], node_id: int) -> str:
-    """The id of the cluster that the directories belong to; empty when they are all new.
+NO_NODE = -1
+"""The number of a node that has none yet."""
 
-    A `node_id` below 0 is one that is still to be given out.
+
+def owner_of(files: Files, directories: Iterable[str], node_id: int) -> tuple[str, int]:
+    """The ids of the cluster and of the node that the directories belong to.
+
+    When they are all new, the cluster's is empty and the node's is `node_id`, which may be
+    `NO_NODE`: one that is still to be given out.
     """
     cluster_id, found_in = "", ""
     for directory in directories:
@@ -46,8 +52,20 @@ def cluster_of(files: Files, directories: Iterable[str], node_id: int) -> str:
                 f"{found_in} belongs to cluster {cluster_id} and {directory} to "
                 f"{identity.cluster_id}; one broker cannot serve both"
             )
-        cluster_id, found_in = identity.cluster_id, directory
-    return cluster_id
+        cluster_id, node_id, found_in = identity.cluster_id, identity.node_id, directory
+    return cluster_id, node_id
+
+
+def directory_ids(files: Files, directories: Iterable[str]) -> str:
+    """What names these directories among all others, comma by comma; those that do not say are
+    left out."""
+    ids = []
+    for directory in directories:
+        with suppress(DiskError):
+            identity = read_identity(files, directory)
+            if identity is not None and identity.directory_id.int:
+                ids.append(uuid_text(identity.directory_id))
+    return ",".join(sorted(ids))
 
 
 def report_strays(logs: Iterable[Log], image: ClusterImage) -> None:

@@ -49,6 +49,16 @@ class RequestContext:
         """The name of the listener that the request came through, such as PLAINTEXT."""
         return self.connection.listener_name
 
+    @property
+    def is_peer(self) -> bool:
+        """Whether a broker of this cluster asks: it has proved the cluster's secret."""
+        return self.connection.peer_id is not None
+
+    @property
+    def peer_id(self) -> int | None:
+        """The id of the broker that asks, None for a client."""
+        return self.connection.peer_id
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -61,25 +71,39 @@ class Registration:
     advertised_min_version: int
     request_type: type[Any]
     response_type: type[Any]
+    peers_only: bool = False
 
 
 REGISTRY: dict[int, Registration] = {}
 
 
 def handles(
-    key: ApiKey, min_version: int, max_version: int, *, advertised_min_version: int | None = None
+    key: ApiKey,
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_min_version: int | None = None,
+    peers_only: bool = False,
 ) -> Callable[[FunctionT], FunctionT]:
     """Register the decorated function as the handler of `key` in the given versions.
 
     `advertised_min_version` is for Produce alone: old clients look for version 0 in the table
-    before they trust a broker with compression, although no broker answers it any more.
+    before they trust a broker with compression, although no broker answers it any more. With
+    `peers_only` the handler is not advertised, and serves nobody but brokers of this cluster.
     """
 
     def register(handler: FunctionT) -> FunctionT:
         advertised = min_version if advertised_min_version is None else advertised_min_version
         api = APIS[key]
         REGISTRY[int(key)] = Registration(
-            key, min_version, max_version, handler, advertised, api.request, api.response
+            key,
+            min_version,
+            max_version,
+            handler,
+            advertised,
+            api.request,
+            api.response,
+            peers_only,
         )
         return handler
 

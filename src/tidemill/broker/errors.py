@@ -31,12 +31,18 @@ def answer_to(
             "%s v%d from %s failed", entry.key.name, context.version, context.client_address,
             exc_info=error,
         )  # fmt: skip
+    response = refusal(entry, code)
+    if response is not None and hasattr(response, "error_message"):
+        response.error_message = message
+    return response
+
+
+def refusal(entry: Registration, code: ErrorCode) -> Any | None:
+    """An answer that says no more than `code`; None if the response has no place for it."""
     response = entry.response_type()
     if not hasattr(response, "error_code"):
         return None
     response.error_code = int(code)
-    if hasattr(response, "error_message"):
-        response.error_message = message
     return response
 
 

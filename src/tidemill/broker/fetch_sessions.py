@@ -4,7 +4,7 @@ The broker remembers per session what the client wants from each partition and w
 told, and answers only for partitions with something new. `FetchSessions.open` turns a request into
 a `FetchContext`: the partitions to read, and how to shape the answer. The number of sessions is
 bounded (`max.incremental.fetch.session.cache.slots`); without a free slot a client simply gets no
-session and sends full requests.
+session and sends full requests. No client takes a follower's slot.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ class Wanted:
     max_bytes: int
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    """Of a follower, where its own log starts."""
+    agreed_epoch: int = -1
+    """Our leader epoch in which its log was found to agree with ours up to this offset."""
+    known_high_watermark: int = 2**63 - 1
+    """Of a follower, the high watermark that it knows; it may have missed what it was told."""
     told_high_watermark: int = -1
     told_log_start: int = -1
     partition: Partition | None = None
@@ -61,6 +67,8 @@ class Wanted:
             asked.partition_max_bytes,
             asked.current_leader_epoch,
             asked.last_fetched_epoch,
+            asked.log_start_offset,
+            known_high_watermark=asked.high_watermark,
         )
 
     def update(self, asked: Wanted) -> None:
@@ -69,6 +77,9 @@ class Wanted:
         self.max_bytes = asked.max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
+        self.agreed_epoch = -1
+        self.told_high_watermark = min(self.told_high_watermark, asked.known_high_watermark)
 
     def has_nothing_new(self, partition: Partition) -> bool:
         """Whether a session's answer would leave the partition out, seen without reading it.
@@ -85,6 +96,17 @@ class Wanted:
             and self.told_log_start == partition.log.log_start_offset
             and self.current_leader_epoch in (-1, partition.leader_epoch)
             and self.last_fetched_epoch < 0
+        )
+
+    def has_nothing_new_to_copy(self, partition: Partition) -> bool:
+        """The same for a follower, which reads to the log's end."""
+        log = partition.log
+        return (
+            self.fetch_offset == log.log_end_offset
+            and self.told_high_watermark == partition.high_watermark
+            and partition.is_leader
+            and self.agreed_epoch == self.current_leader_epoch == partition.leader_epoch
+            and self.told_log_start == log.log_start_offset
         )
 
     def is_news(self, data: PartitionData) -> bool:
@@ -105,11 +127,22 @@ class Wanted:
 class FetchSession:
     """The partitions of one client, in the order in which they are read."""
 
-    __slots__ = ("by_topic_id", "created_ms", "epoch", "session_id", "used_ms", "wanted")
+    __slots__ = (
+        "by_topic_id",
+        "created_ms",
+        "epoch",
+        "is_replica",
+        "session_id",
+        "used_ms",
+        "wanted",
+    )
 
-    def __init__(self, session_id: int, by_topic_id: bool, now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, by_topic_id: bool, now_ms: int, *, is_replica: bool = False
+    ) -> None:
         self.session_id = session_id
         self.by_topic_id = by_topic_id
+        self.is_replica = is_replica
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.created_ms = now_ms
         self.used_ms = now_ms
@@ -137,6 +170,7 @@ class FetchContext:
     wanted: list[Wanted]
     session: FetchSession | None = None
     opens: bool = False
+    is_replica: bool = False
     error: ErrorCode = ErrorCode.NONE
 
     @property
@@ -156,15 +190,17 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest, version: int) -> FetchContext:
+    def open(
+        self, request: FetchRequest, version: int, *, is_replica: bool = False
+    ) -> FetchContext:
         """The context of a request: sessionless, opening a session, or within one."""
         by_topic_id = version >= TOPIC_IDS_FROM_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             opens = request.session_epoch == INITIAL_EPOCH
-            return FetchContext(_asked(request, by_topic_id), opens=opens)
+            return FetchContext(_asked(request, by_topic_id), opens=opens, is_replica=is_replica)
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.is_replica != is_replica:
             return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             return FetchContext([], error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -203,36 +239,46 @@ class FetchSessions:
     def _begin(
         self, context: FetchContext, data: list[tuple[Wanted, PartitionData]], version: int
     ) -> int:
-        if not self._free_slot(len(context.wanted)):
+        if not self._free_slot(len(context.wanted), context.is_replica):
             return NO_SESSION
         now_ms = self._clock.monotonic_ms()
-        session = FetchSession(self._new_id(), version >= TOPIC_IDS_FROM_VERSION, now_ms)
+        session = FetchSession(
+            self._new_id(),
+            version >= TOPIC_IDS_FROM_VERSION,
+            now_ms,
+            is_replica=context.is_replica,
+        )
         session.update(context.wanted, ())
         for want, answer in data:
             want.is_news(answer)
         self._sessions[session.session_id] = session
         return session.session_id
 
-    def _free_slot(self, partitions: int) -> bool:
+    def _free_slot(self, partitions: int, is_replica: bool) -> bool:
         """Make room for a session with that many partitions, at the cost of one that is stale, or
-        old and smaller."""
+        old and smaller; for a follower's at the cost of any client's."""
         if len(self._sessions) < self._slots:
             return True
-        if not self._sessions:
-            return False
         now_ms = self._clock.monotonic_ms()
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.used_ms > EVICTABLE_AFTER_MS:
-            del self._sessions[oldest.session_id]
-            return True
-        smaller = [
+        clients = [
             session
             for session in self._sessions.values()
-            if now_ms - session.created_ms > EVICTABLE_AFTER_MS and len(session.wanted) < partitions
+            if not session.is_replica or now_ms - session.used_ms > EVICTABLE_AFTER_MS
         ]
-        if not smaller:
+        doomed = next(iter(clients), None)
+        if doomed is None:
             return False
-        del self._sessions[min(smaller, key=lambda session: len(session.wanted)).session_id]
+        if not is_replica and now_ms - doomed.used_ms <= EVICTABLE_AFTER_MS:
+            smaller = [
+                session
+                for session in clients
+                if now_ms - session.created_ms > EVICTABLE_AFTER_MS
+                and len(session.wanted) < partitions
+            ]
+            doomed = min(smaller, key=lambda session: len(session.wanted), default=None)
+        if doomed is None:
+            return False
+        del self._sessions[doomed.session_id]
         return True
 
     def _new_id(self) -> int:

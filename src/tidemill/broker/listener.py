@@ -109,6 +109,7 @@ class Listener:
         self._socket: socket.socket | None = None
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[object]] = set()
+        self._is_drained = False
 
     def bind(self) -> None:
         """Take the address, without accepting yet; port 0 becomes a free one."""
@@ -138,7 +139,9 @@ class Listener:
         )
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection in; False if there are too many already."""
+        """Count a new connection in; False if there are too many already, or none is taken."""
+        if self._is_drained:
+            return False  # It was accepted in the very moment in which we stopped to accept.
         address = connection.client_address
         counts = self._counts
         if counts.total >= self._caps.total:
@@ -187,5 +190,6 @@ class Listener:
         self.stop_accepting()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=DRAIN_MS_MAX / 1000)
+        self._is_drained = True
         for connection in list(self._connections):
             connection.close()

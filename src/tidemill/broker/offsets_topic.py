@@ -2,7 +2,9 @@
 
 The topic has the partitions, the segment size and the replicas that the broker's settings say.
 `offsets.topic.replication.factor` is 3 by default; a cluster with fewer brokers gets as many
-replicas as it has brokers, unless somebody set the number and so meant it.
+replicas as it has brokers, unless somebody set the number and so meant it. On an ensemble, where
+brokers of several machines join one by one, the topic waits for as many brokers as it has replicas:
+made too early it would have too few of them for good.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ log = logging.getLogger(__name__)
 class OffsetsTopic:
     """One creation at a time, however many clients wait for it."""
 
-    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
+    def __init__(
+        self, controller: Controller, config: BrokerConfig, *, is_patient: bool = False
+    ) -> None:
+        """`is_patient`: wait for all brokers that the replicas need."""
+        self._is_patient = is_patient
         self._controller = controller
         self._config = config
         self._creation: asyncio.Task[None] | None = None
@@ -66,6 +72,7 @@ class OffsetsTopic:
 
     def _replication_factor(self, image: ClusterImage) -> int:
         wanted = self._config.int("offsets.topic.replication.factor")
-        if self._config.source("offsets.topic.replication.factor") is not Source.DEFAULT:
+        is_meant = self._config.source("offsets.topic.replication.factor") is not Source.DEFAULT
+        if is_meant or self._is_patient:
             return wanted
         return max(1, min(wanted, len(image.alive_brokers())))

@@ -1,8 +1,9 @@
 """A broker's life: how it comes up, serves, and goes down.
 
-Up: raise the file limit, load and recover the logs, open the store, join the cluster, make the
-partitions follow its image, then listen. Nobody is served before all of that is done (rule K2).
-Down: stop accepting, leave the cluster, flush and mark every log clean, let go of the directories.
+Up: raise the file limit, open the store, load and recover the logs, listen to the other brokers,
+register, make the partitions follow the image in which this broker is registered, and wait until
+the controller has let it in. No client is served before all of that is done (rule K2). Down: hand
+leadership over, stop accepting, flush and mark every log clean, and end the session last (K1).
 
 `run` is what `tidemill up` calls. `BrokerServer` is the same broker inside a process that has
 more to do: tests, and clusters in one process.
@@ -14,10 +15,9 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random, SystemRandom
@@ -25,30 +25,41 @@ from random import Random, SystemRandom
 from tidemill import __version__
 from tidemill.broker import handlers, status
 from tidemill.broker.compaction import make_cleaner
-from tidemill.broker.connection import Connection, Limits
+from tidemill.broker.connection import Connection
 from tidemill.broker.context import Broker
-from tidemill.broker.directories import cluster_of, report_strays
+from tidemill.broker.directories import directory_ids, owner_of, report_strays
 from tidemill.broker.fetch_sessions import FetchSessions
-from tidemill.broker.housekeeping import Housekeeping
+from tidemill.broker.isr_updates import IsrUpdates
 from tidemill.broker.listener import (
-    UNLIMITED,
-    ConnectionCaps,
     ConnectionCounts,
     Listener,
     SocketOptions,
 )
+from tidemill.broker.live_limits import LiveLimits
+from tidemill.broker.meeting_place import store_url, wanted_id
 from tidemill.broker.offsets_topic import OffsetsTopic
+from tidemill.broker.peers import Identity, LeaderLinks, Peers
+from tidemill.broker.process import (
+    calm_garbage_collector,
+    loop_factory,
+    raise_file_limit,
+)
 from tidemill.broker.producer_ids import ProducerIds
 from tidemill.broker.purgatory import Purgatory
 from tidemill.broker.receive import Scratch
+from tidemill.broker.replica_reports import Reports
+from tidemill.broker.replication_settings import replication_settings
 from tidemill.broker.request_memory import RequestMemory
 from tidemill.broker.ticker import Ticker
 from tidemill.broker.topic_settings import TopicSettings
+from tidemill.broker.upkeep import Upkeep
+from tidemill.client.connection import Connector, connect_tcp
 from tidemill.clock import Clock, SystemClock
-from tidemill.config import BrokerConfig, Source
+from tidemill.config import BrokerConfig
 from tidemill.controller import Controller
 from tidemill.coordinators.coordinator import GroupCoordinator, runtime_settings
 from tidemill.coordinators.runtime import Machinery
+from tidemill.errors import TidemillError
 from tidemill.executor import ThreadExecutor
 from tidemill.image import ClusterImage, Endpoint, TopicImage
 from tidemill.replication.manager import ReplicaManager
@@ -56,35 +67,17 @@ from tidemill.replication.partition import Partition
 from tidemill.storage.files import Files, OsFiles
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
-from tidemill.storage.scrub import Scrubber, ScrubLimits
-from tidemill.store.sqlite import SqliteStore
+from tidemill.store.base import Store
+from tidemill.store.url import ZooKeeperUrl, make_store
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
-STORE_NAME = "store.db"
+HAND_OVER_S_MAX = 30
 WORK_THREADS = 4
-FLUSH_CHECK_MS = 1_000
-REMOVAL_CHECK_MS = 1_000
-SCRUB_CHECK_MS = 1_000
-_GC_THRESHOLD = 50_000
 _SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter while the loop wants it; Python's 5 ms is an
 answer's worth of waiting, again and again, while a checkpoint is written."""
-
-_CONNECTION_KEYS = (
-    "socket.request.max.bytes",
-    "connections.max.idle.ms",
-    "connection.handshake.timeout.ms",
-    "connection.partial.frame.timeout.ms",
-)
-_CAP_KEYS = (
-    "max.connections",
-    "max.connections.per.ip",
-    "max.connections.per.ip.overrides",
-    "max.connection.creation.rate",
-)
-_STORAGE_KEYS = ("log.disk.reserve.bytes", "producer.id.expiration.ms")
 
 assert handlers  # importing the package fills the dispatch table
 
@@ -99,14 +92,21 @@ class BrokerServer:
         clock: Clock | None = None,
         random: Random | None = None,
         files: Files | None = None,
+        store: Store | None = None,
+        connector: Connector = connect_tcp,
     ) -> None:
+        """`store` is for clusters in one process; without it the configuration says where it is."""
         self.config = config
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
         self._files = files or OsFiles(config.int("log.open.files.max"))
         self._dirs = [str(path.absolute()) for path in config.log_dirs]
         self._undo = AsyncExitStack()
+        self._given_store = store
+        self._connector = connector
         self._broker_epoch = -1
+        self._is_up = False
+        self.peers: Peers | None = None
         self.replicas: ReplicaManager | None = None
 
     @property
@@ -123,16 +123,15 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         self._executor = self._make_executor(WORK_THREADS, "tidemill-work")
         self._bind()
-        await self._open_store(await loop.run_in_executor(None, self._prepare_directories))
+        await self._open_store(*await loop.run_in_executor(None, self._prepare_directories))
         await self._load_logs(loop)
-        self._broker_epoch = await self.controller.register_broker(
-            self._endpoints, rack=self.config.optional_str("broker.rack")
-        )
         self.timers = Ticker(self._clock, loop, self._timer_failed)
         self._undo.callback(self.timers.close)
         self._make_broker(loop)
+        self._replicate()
         await self._serve(loop)
-        self._start_housekeeping()
+        await self._join()
+        self._start_upkeep()
         status.write(self._dirs[0], self.status())
         self._undo.callback(status.remove, self._dirs[0])
 
@@ -141,14 +140,31 @@ class BrokerServer:
 
         Everything is flushed, the next start needs no recovery, and the session ends last.
         """
+        if self._is_up:
+            self._is_up = False
+            await self._hand_over()
         await self._undo.aclose()
+
+    async def _hand_over(self) -> None:
+        """Have others take over what this broker leads, before it stops to answer."""
+        others = [
+            each
+            for each in self.controller.image.alive_brokers()
+            if each.broker_id != self.controller.broker_id
+        ]
+        if not others or not self.config.bool("controlled.shutdown.enable"):
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S_MAX):
+                await self.controller.shut_down()
+        except (TidemillError, TimeoutError) as error:
+            log.warning("stopping without having handed over leadership: %s", error)
 
     # Coming up.
 
     def _bind(self) -> None:
         """Take the addresses first: one that is in use is an error before anything is touched."""
-        self._caps = ConnectionCaps(UNLIMITED, UNLIMITED, {})
-        self._read_caps()
+        self._limits = LiveLimits(self.config)
         counts = ConnectionCounts(self._clock)
         options = SocketOptions(
             self.config.int("socket.listen.backlog.size"),
@@ -156,7 +172,7 @@ class BrokerServer:
             self.config.int("socket.receive.buffer.bytes"),
         )
         self.listeners = [
-            Listener(each.name, each.host, each.port, self._caps, counts, options)
+            Listener(each.name, each.host, each.port, self._limits.caps, counts, options)
             for each in self.config.listeners
         ]
         for listener in self.listeners:
@@ -178,31 +194,59 @@ class BrokerServer:
             for each in self.config.advertised_listeners
         ]
 
-    def _prepare_directories(self) -> str:
-        """Make those that are missing; the id of the cluster that they belong to, if any."""
+    def _prepare_directories(self) -> tuple[str, int]:
+        """Make those that are missing; the ids of cluster and node that they belong to."""
         Path(self._dirs[0]).mkdir(parents=True, exist_ok=True)
         for directory in self._dirs[1:]:
             # The store is in the first; a log directory that cannot be used is an offline one.
             with suppress(OSError):
                 Path(directory).mkdir(parents=True, exist_ok=True)
-        return cluster_of(self._files, self._dirs, self.config.broker_id)
+        return owner_of(self._files, self._dirs, wanted_id(self.config))
 
-    async def _open_store(self, cluster_id: str) -> None:
-        path = Path(self._dirs[0]) / STORE_NAME
-        self.store = SqliteStore(path, self._clock, self._executor)
+    async def _open_store(self, cluster_id: str, broker_id: int) -> None:
+        self.store = self._given_store or make_store(
+            store_url(self.config), self._clock, self._executor
+        )
         self.controller = Controller(
             self.store,
             self.config,
             self._clock,
             self._random,
-            broker_id=self.config.broker_id,
+            broker_id=broker_id,
             cluster_id=cluster_id,
         )
         self._undo.push_async_callback(self.store.close)
+        self._undo.callback(self._close_peers)
         self._undo.push_async_callback(self.controller.stop)
         await self.controller.start()
+        self._connect_peers()
+        self.controller.on_session_lost(self._session_lost)
         self._apply_dynamic(self.controller.image)
         self._topic_settings = TopicSettings(self.config)
+
+    @property
+    def _is_ensemble(self) -> bool:
+        """Whether brokers of several machines meet, each in its own time."""
+        return isinstance(store_url(self.config), ZooKeeperUrl)
+
+    def _connect_peers(self) -> None:
+        controller = self.controller
+        identity = Identity(
+            controller.broker_id, lambda: controller.broker_epoch, lambda: controller.secret
+        )
+        self.peers = Peers(
+            identity,
+            lambda: controller.image,
+            self._clock,
+            self._random,
+            listener=self.config.optional_str("inter.broker.listener.name"),
+            connector=self._connector,
+        )
+        controller.connect(self.peers)
+
+    def _close_peers(self) -> None:
+        if self.peers is not None:
+            self.peers.close()
 
     async def _load_logs(self, loop: asyncio.AbstractEventLoop) -> None:
         image = self.controller.image
@@ -224,14 +268,15 @@ class BrokerServer:
             flush_executor=self._flush_executor,
             on_dir_failure=self._dir_failed,
         )
-        self._read_storage_limits()
+        self._limits.apply_to(self.logs)
         self._undo.push_async_callback(self._close_logs)
         # Recovery reads whole segments: not on the loop, so that a signal can still end it.
         await loop.run_in_executor(None, self.logs.start)
 
     async def _close_logs(self) -> None:
         marks = {} if self.replicas is None else self.replicas.high_watermarks()
-        epoch = self._broker_epoch
+        # Whoever was never let in has changed nothing since the last clean stop.
+        epoch = self._broker_epoch if self._broker_epoch >= 0 else self.logs.previous_broker_epoch
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.shutdown(marks, broker_epoch=epoch))
 
@@ -250,7 +295,7 @@ class BrokerServer:
         return executor
 
     def _make_broker(self, loop: asyncio.AbstractEventLoop) -> None:
-        config, image = self.config, self.controller.image
+        config = self.config
         self.purgatory = Purgatory(self.timers, loop.call_soon)
         replicas = self.replicas = ReplicaManager(
             self.controller.broker_id,
@@ -260,7 +305,11 @@ class BrokerServer:
             self._topic_settings.of,
             self._partition_moved,
             self.timers.schedule,
+            on_appended=self.purgatory.partition_appended,
+            on_led=self.purgatory.partition_led,
+            replication=replication_settings(config),
         )
+        self._undo.push_async_callback(replicas.close)
         self.groups = self._make_groups(loop, replicas)
         slots = config.int("max.incremental.fetch.session.cache.slots")
         self.broker = Broker(
@@ -277,16 +326,41 @@ class BrokerServer:
             fetch_sessions=FetchSessions(slots, self._clock, self._random),
             producer_ids=ProducerIds(self.controller.allocate_producer_ids),
             groups=self.groups,
-            offsets_topic=OffsetsTopic(self.controller, config),
-            image=image,
+            offsets_topic=OffsetsTopic(self.controller, config, is_patient=self._is_ensemble),
+            image=self.controller.image,
         )
         self.cleaner = make_cleaner(
             self.logs, replicas, config, self._clock, self._executor, self.timers
         )
-        report_strays(self.logs.logs.values(), image)
-        replicas.apply(image, at_once=True)
-        self.groups.apply(image)
         self.controller.subscribe(self._image_changed)
+
+    def _replicate(self) -> None:
+        """Bring partitions together with the way to other brokers."""
+        controller, config = self.controller, self.config
+        assert self.peers is not None
+        assert self.replicas is not None
+        isr_updates = IsrUpdates(
+            controller.broker_id, lambda: controller.broker_epoch, controller.alter_partition
+        )
+        reports = Reports(controller.replicas_lost)
+        self._undo.callback(isr_updates.close)
+        self._undo.callback(reports.close)
+        links = LeaderLinks(self.peers, lambda: config.int("replica.socket.timeout.ms"))
+        self.replicas.replicate(links, isr_updates, reports)
+
+    async def _join(self) -> None:
+        """Register, and wait until the controller, if that is not us, has let us in (rule K2)."""
+        config = self.config
+        await self.controller.register_broker(
+            self._endpoints,
+            rack=config.optional_str("broker.rack"),
+            directory_id=directory_ids(self._files, self._dirs),
+            clean_shutdown_epoch=self.logs.previous_broker_epoch,
+            flush_policy=config.str("log.flush.policy"),
+        )
+        await self.controller.admitted(config.int("initial.broker.registration.timeout.ms"))
+        self.broker.serves_clients = True
+        self._is_up = True
 
     def _make_groups(
         self, loop: asyncio.AbstractEventLoop, replicas: ReplicaManager
@@ -306,11 +380,6 @@ class BrokerServer:
         self.groups.partition_moved(partition)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._limits = Limits(0, 0, 0, 0)
-        self._read_limits()
-        self.config.subscribe(_CONNECTION_KEYS, lambda changed: self._read_limits())
-        self.config.subscribe(_CAP_KEYS, lambda changed: self._read_caps())
-        self.config.subscribe(_STORAGE_KEYS, lambda changed: self._read_storage_limits())
         pool_bytes = self.config.int("queued.max.request.bytes")
         memory = RequestMemory(
             pool_bytes if pool_bytes > 0 else 2**62, self._clock, self.timers.schedule
@@ -318,7 +387,7 @@ class BrokerServer:
         scratch = Scratch()
 
         def make_connection(listener: Listener) -> Connection:
-            return Connection(self.broker, listener, memory, scratch, self._limits, loop)
+            return Connection(self.broker, listener, memory, scratch, self._limits.connection, loop)
 
         for listener in self.listeners:
             await listener.start(make_connection)
@@ -326,98 +395,39 @@ class BrokerServer:
         # Whoever waits in a rebalance is sent off before the connections are drained.
         self._undo.callback(self.groups.close)
 
-    def _start_housekeeping(self) -> None:
-        housekeeping = Housekeeping(self.timers, self.config)
-        self._undo.callback(housekeeping.stop)
-        every = housekeeping.every
-        every("replica.high.watermark.checkpoint.interval.ms", "checkpoint", self._checkpoint)
-        every("log.retention.check.interval.ms", "retention", self._retention)
-        every(FLUSH_CHECK_MS, "flush", self._flush_overdue)
-        every("offsets.retention.check.interval.ms", "offsets expiry", self._expire_offsets)
-        every(REMOVAL_CHECK_MS, "removal of deleted files", self._remove_deleted)
-        self._undo.callback(self.cleaner.stop)
-        every("log.cleaner.backoff.ms", "compaction", self.cleaner.run)
-        self.scrubber = Scrubber(
-            self.logs,
-            self._files,
-            self._clock,
-            self._executor,
-            self.timers.schedule,
-            self._scrub_limits,
-        )
-        self._undo.callback(self.scrubber.stop)
-        every(SCRUB_CHECK_MS, "scrub", self.scrubber.run_if_due)
+    def _start_upkeep(self) -> None:
+        self.upkeep = Upkeep(self.broker, self._files, self.cleaner)
+        self._undo.callback(self.upkeep.stop)
+        self.upkeep.start()
 
     # Staying up.
 
     def _image_changed(self, image: ClusterImage) -> None:
+        """Follow the image, if this broker, as it is now, is in it.
+
+        An image without it says nothing of what it should do: it was made before our time, or
+        after we were taken for dead. It still says who else there is.
+        """
         self._apply_dynamic(image)
         self._topic_settings.forget()
+        own = image.broker(self.controller.broker_id)
+        if own is None or own.epoch != self.controller.broker_epoch:
+            self.broker.image = image
+            return
+        if self._broker_epoch < 0:
+            report_strays(self.logs.logs.values(), image)
+            self.broker.replicas.apply(image, at_once=True)
+        self._broker_epoch = own.epoch
         self.broker.apply_image(image)
+
+    def _session_lost(self) -> None:
+        """Others may lead by now what we lead: stop until we are registered anew (rule A9)."""
+        if self.replicas is not None:
+            self.replicas.stop_leading()
 
     def _apply_dynamic(self, image: ClusterImage) -> None:
         own = image.broker_configs.get(self.controller.broker_id, {})
         self.config.apply_dynamic(own, image.default_broker_config)
-
-    def _read_limits(self) -> None:
-        config, limits = self.config, self._limits
-        limits.request_bytes_max = config.int("socket.request.max.bytes")
-        limits.idle_ms = config.int("connections.max.idle.ms")
-        limits.handshake_ms = config.int("connection.handshake.timeout.ms")
-        limits.frame_ms = config.int("connection.partial.frame.timeout.ms")
-
-    def _read_caps(self) -> None:
-        config = self.config
-        self._caps.total = min(config.int("max.connections"), _half_of_file_limit())
-        self._caps.per_address = config.int("max.connections.per.ip")
-        self._caps.new_per_second = config.int("max.connection.creation.rate")
-        self._caps.per_address_overrides = _overrides(
-            config.str("max.connections.per.ip.overrides")
-        )
-
-    def _read_storage_limits(self) -> None:
-        config = self.config
-        self.logs.producer_expiration_ms = config.int("producer.id.expiration.ms")
-        reserve_bytes = config.int("log.disk.reserve.bytes")
-        is_wanted = config.source("log.disk.reserve.bytes") is not Source.DEFAULT
-        for log_dir in self.logs.dirs:
-            log_dir.keep_in_reserve(reserve_bytes, is_wanted=is_wanted)
-
-    def _scrub_limits(self) -> ScrubLimits:
-        return ScrubLimits(
-            self.config.int("log.scrub.bytes.per.second"),
-            self.config.int("log.scrub.interval.ms"),
-        )
-
-    def _checkpoint(self, done: Callable[[], None]) -> None:
-        self.logs.write_checkpoints(self.broker.replicas.high_watermarks(), then=done)
-
-    def _retention(self, done: Callable[[], None]) -> None:
-        steps = self.logs.retention_steps(self.broker.replicas.high_watermarks())
-        self._step_by_step(steps, done)
-
-    def _expire_offsets(self, done: Callable[[], None]) -> None:
-        self._step_by_step(self.groups.expiry(), done)
-
-    def _step_by_step(self, steps: Iterator[object], done: Callable[[], None]) -> None:
-        """A little per turn of the loop: ten thousand logs must not be felt by anybody."""
-        over = object()
-
-        def step() -> None:
-            if next(steps, over) is over:
-                done()
-            else:
-                self.timers.schedule(1, step)
-
-        step()
-
-    def _flush_overdue(self, done: Callable[[], None]) -> None:
-        self.logs.flush_overdue()
-        done()
-
-    def _remove_deleted(self, done: Callable[[], None]) -> None:
-        self.logs.remove_doomed()
-        done()
 
     def _dir_failed(self, directory: str, lost: list[TopicPartition]) -> None:
         causes = (str(each.failure) for each in self.logs.dirs if each.path == directory)
@@ -459,7 +469,7 @@ async def serve(
     server = BrokerServer(config)
     try:
         await server.start()
-        _calm_garbage_collector()
+        calm_garbage_collector()
         if on_ready is not None:
             on_ready(server)
         await stop.wait()
@@ -472,48 +482,8 @@ def run(config: BrokerConfig, *, on_ready: Callable[[BrokerServer], object] | No
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.disable()  # Until the broker is up: what a start makes stays, and there is nothing to find.
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(config, on_ready=on_ready))
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one: connections and segments need them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def _calm_garbage_collector() -> None:
-    """What start-up made stays: leave it out of every later collection, and collect more rarely.
-
-    Requests make no cycles, so reference counting frees them; each full collection that is not
-    run is a pause that the slowest percentile does not see.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(_GC_THRESHOLD, 20, 100)
-
-
-def _half_of_file_limit() -> int:
-    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-
-
-def _overrides(text: str) -> dict[str, int]:
-    """`HOST:COUNT,HOST:COUNT` as a mapping; what does not parse is left out."""
-    pairs = (pair.rpartition(":") for pair in text.split(",") if pair.strip())
-    return {
-        host.strip(): int(count) for host, _, count in pairs if host and count.strip().isdigit()
-    }
 
 
 def _machine_name(host: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidemill.config import BrokerConfig, resolve_topic_config
 from tidemill.image import TopicImage
 from tidemill.replication.partition import PartitionSettings
+from tidemill.replication.throttle import throttled_replicas
 from tidemill.storage.log_config import LogConfig
 
 Combination = tuple[tuple[tuple[str, str], ...], int, bool]
@@ -30,6 +31,12 @@ class TopicSettings:
         return PartitionSettings(
             log=LogConfig.from_settings(resolved, is_internal=topic.is_internal),
             min_insync_replicas=resolved.int("min.insync.replicas"),
+            leader_throttled=throttled_replicas(
+                resolved.list("leader.replication.throttled.replicas")
+            ),
+            follower_throttled=throttled_replicas(
+                resolved.list("follower.replication.throttled.replicas")
+            ),
         )
 
     def forget(self) -> None:

@@ -38,9 +38,9 @@ KAFKA_INTRODUCTION = """\
 The scripts in `bin/` take Kafka's flags and print what Kafka's tools print. They run without
 activating anything: they use the checkout's `.venv`, or the Python that `TIDEMILL_PYTHON` names, or
 one on the `PATH` that has Tidemill. Beyond today's flags they take what runbooks of older releases
-hold: `--zookeeper HOST:2181/CHROOT` (the address of the profile is used, and said on stderr),
-`--broker-list`, and with `kafka-topics.sh --alter` the flags `--config name=value` and
-`--delete-config name`.
+hold: `--zookeeper HOST:2181/CHROOT` (brokers are found there; where no ZooKeeper answers, the
+address of the profile is used; either is said on stderr), `--broker-list`, and with
+`kafka-topics.sh --alter` the flags `--config name=value` and `--delete-config name`.
 """
 
 

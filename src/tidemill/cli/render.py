@@ -164,6 +164,8 @@ def _record(record: Any) -> str:
     tables: list[str] = []
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
+        if "quiet" in field.metadata and not value:
+            continue
         if _holds_objects(value):
             tables.append(f"{heading(field)}\n{table(value)}")
         else:

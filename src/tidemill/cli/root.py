@@ -6,8 +6,9 @@ command framework nor a renderer. `app.py` makes the framework's commands from t
 
 from __future__ import annotations
 
-RUN = "Run a broker"
+RUN = "Run brokers"
 TOPICS = "Topics and records"
+CLUSTER = "Cluster"
 SETTINGS = "Settings"
 TOOLS = "Look and measure"
 OPTIONS = "Options"
@@ -16,13 +17,15 @@ SUMMARY = "Tidemill: event streaming that speaks Kafka's protocol."
 
 # (group, name, module attribute, one line of help)
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
-    (RUN, "up", "up:app", "Run a broker here, in the foreground."),
+    (RUN, "up", "up:app", "Run brokers here, in the foreground."),
+    (RUN, "broker", "broker:app", "Bring one broker back, add one, or take one down."),
     (RUN, "status", "status:app", "Show the brokers that live in a data directory."),
     (RUN, "demo", "demo:app", "A broker, traffic, a crash, and what came through."),
     (TOPICS, "topic", "topic:app", "List, create, describe, change and delete topics."),
     (TOPICS, "produce", "produce:app", "Write records to a topic from stdin or a file."),
     (TOPICS, "consume", "consume:app", "Read records of a topic."),
     (TOPICS, "group", "group:app", "List, describe, move and delete consumer groups."),
+    (CLUSTER, "cluster", "cluster:app", "Health, brokers, leaders, and moving partitions."),
     (SETTINGS, "config", "config:app", "Get, set, explain and check settings."),
     (SETTINGS, "profile", "profile:app", "Name clusters and switch between them."),
     (TOOLS, "log", "log:app", "Look into log files, verify and import them."),

@@ -1,7 +1,8 @@
 """`tidemill up` and `kafka-server-start`: become the broker.
 
 This module is the fast path: a broker process needs neither the command framework nor a help
-renderer, so it parses its few options with argparse and goes straight to the server.
+renderer, so it parses its few options with argparse and goes straight to the server. Only with
+several brokers (`--brokers N`) this process is not one of them: it watches (`supervise.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from tidemill.cli.exits import Exit
+from tidemill.cli import fleet as fleets
+from tidemill.cli import muster
+from tidemill.cli.exits import CommandError, Exit
 
 if TYPE_CHECKING:
     from tidemill.broker.server import BrokerServer
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST = "127.0.0.1"
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
+LOG_LEVEL_VARIABLE = "TIDEMILL_LOG_LEVEL"
 DATA_DIR_VARIABLE = "TIDEMILL_DATA_DIR"
 # Variables that steer the commands themselves; they are no settings of a broker.
 COMMAND_VARIABLES = frozenset({"TIDEMILL_CONFIG_DIR", "TIDEMILL_PYTHON"})
@@ -38,6 +42,8 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser(prog="tidemill up", add_help=False, allow_abbrev=False)
     p.add_argument("--port", type=int)
     p.add_argument("--data-dir")
+    p.add_argument("--brokers", type=int)
+    p.add_argument("--store")
     p.add_argument("--set", "-s", action="append", default=[], dest="overrides")
     p.add_argument("--config")
     p.add_argument("--log-level", action="append", default=[])
@@ -72,13 +78,52 @@ def main(argv: Sequence[str]) -> int:
         )
     except Exception as error:  # noqa: BLE001 - whatever is wrong with settings is said, not traced
         return _fail(error, options.format, Exit.USAGE)
+    try:
+        return _up(config, options)
+    except CommandError as error:
+        return _fail(error, options.format, error.exit_code)
+    except OSError as error:
+        if options.verbose:
+            raise
+        return _fail(_about_directory(error, config), options.format, Exit.FAILED)
+
+
+def _up(config: BrokerConfig, options: argparse.Namespace) -> int:
+    """One broker in this process, or several in processes that this one watches."""
+    count = muster.wanted_count(config, options.brokers)
+    levels = options.log_level or [_default_level()]
+    if muster.is_alone(config, count):
+        if options.dry_run:
+            return _dry_run(config, options.format)
+        return _run_alone(config, options.format, levels, options.verbose)
+    fleet = muster.several(config, count, levels)
     if options.dry_run:
-        return _dry_run(config, options.format)
-    return _run(config, options.format, options.log_level, options.verbose)
+        return _dry_run_several(fleet, count, options.format)
+    _check_levels(levels)
+    from tidemill.cli.supervise import Supervisor
+
+    return Supervisor(fleet, count, options.format).run()
+
+
+def _run_alone(config: BrokerConfig, fmt: str, levels: Sequence[str], verbose: bool) -> int:
+    """A broker in the foreground; it leaves a note, so that others can join it."""
+
+    def ready(server: BrokerServer) -> None:
+        with fleets.changing(muster.home_of(config)):
+            fleets.save(muster.alone(config, levels, server.port))
+        _ready(server, fmt)
+
+    status = _run(config, fmt, levels, verbose, ready)
+    fleet = fleets.load(muster.home_of(config))
+    if fleet is not None and len(fleet.members) > 1:
+        from tidemill.cli.supervise import stop_others
+
+        stop_others(fleet)
+    return status
 
 
 def _shortcuts(options: argparse.Namespace) -> list[str]:
-    """`--port` and `--data-dir` as the settings they stand for."""
+    """`--port`, `--data-dir` and `--store` as the settings they stand for."""
     found = []
     given = {text.partition("=")[0].strip() for text in options.overrides}
     if options.port is not None:
@@ -91,6 +136,9 @@ def _shortcuts(options: argparse.Namespace) -> list[str]:
         found.append(f"log.dirs={options.data_dir}")
     elif DATA_DIR_VARIABLE in os.environ and not {"log.dirs", "log.dir"} & given:
         found.append(f"log.dirs={os.environ[DATA_DIR_VARIABLE]}")
+    if options.store is not None:
+        _refuse_both("--store", {fleets.STORE_KEY, fleets.ZOOKEEPER_KEY} & given)
+        found.append(f"{fleets.STORE_KEY}={options.store}")
     return found
 
 
@@ -106,7 +154,18 @@ def serve_properties(path: str, overrides: Mapping[str, str]) -> int:
         config = _load(properties_file=path, overrides=overrides)
     except Exception as error:  # noqa: BLE001 - as above
         return _fail(error, "table", Exit.FAILED)
-    return _run(config, "table", (), verbose=False)
+    return _run(config, "table", (_default_level(),), verbose=False)
+
+
+def serve_settings(settings: Mapping[str, str], levels: Sequence[str]) -> int:
+    """One of several brokers: all of its settings are given, and nothing else counts."""
+    from tidemill.config import ConfigError, load_broker_config
+
+    try:
+        config, _ = load_broker_config(overrides=settings)
+    except ConfigError as error:
+        return _fail(error, "table", Exit.FAILED)
+    return _run(config, "table", levels, verbose=False)
 
 
 def _load(
@@ -139,7 +198,26 @@ def _dry_run(config: BrokerConfig, fmt: str) -> int:
     return Exit.OK
 
 
-def _run(config: BrokerConfig, fmt: str, levels: Sequence[str], verbose: bool) -> int:
+def _dry_run_several(fleet: fleets.Fleet, count: int, fmt: str) -> int:
+    brokers = [
+        {"port": member.port, "data_dir": str(fleet.path_of(member))}
+        for member in fleet.members[:count]
+    ]
+    if fmt == "json":
+        _say(json.dumps({"dry_run": True, "brokers": brokers}))
+        return Exit.OK
+    for broker in brokers:
+        _say(f"dry run: would run a broker on port {broker['port']} in {broker['data_dir']}")
+    return Exit.OK
+
+
+def _run(
+    config: BrokerConfig,
+    fmt: str,
+    levels: Sequence[str],
+    verbose: bool,
+    ready: Callable[[BrokerServer], None] | None = None,
+) -> int:
     try:
         _set_up_logging(levels)
     except ValueError as error:
@@ -147,7 +225,7 @@ def _run(config: BrokerConfig, fmt: str, levels: Sequence[str], verbose: bool) -
     from tidemill.broker.server import run
 
     try:
-        run(config, on_ready=lambda server: _ready(server, fmt))
+        run(config, on_ready=ready or (lambda server: _ready(server, fmt)))
     except KeyboardInterrupt:
         return Exit.OK
     except OSError as error:
@@ -214,14 +292,29 @@ def _say(text: str) -> None:
 
 def _fail(error: Exception, fmt: str, status: Exit) -> int:
     text = str(error) or type(error).__name__
+    hint: str | None = getattr(error, "hint", None)
     if fmt == "json":
-        sys.stderr.write(json.dumps({"error": text, "exit_code": int(status)}) + "\n")
+        report = {"error": text, "exit_code": int(status)} | ({"hint": hint} if hint else {})
+        sys.stderr.write(json.dumps(report) + "\n")
     else:
-        sys.stderr.write(f"error: {text}\n")
+        sys.stderr.write(f"error: {text}\n" + (f"hint: {hint}\n" if hint else ""))
     return status
+
+
+def _default_level() -> str:
+    return os.environ.get(LOG_LEVEL_VARIABLE, "info")
+
+
+def _check_levels(levels: Sequence[str]) -> None:
+    from tidemill import logs
+
+    try:
+        logs.parse_levels(levels)
+    except logs.LogLevelError as error:
+        raise CommandError(str(error), Exit.USAGE) from None
 
 
 def _set_up_logging(levels: Sequence[str]) -> None:
     from tidemill import logs
 
-    logs.set_up(levels or [os.environ.get("TIDEMILL_LOG_LEVEL", "info")])
+    logs.set_up(levels)

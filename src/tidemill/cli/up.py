@@ -23,6 +23,8 @@ app = App(name="up")
     examples=[
         "tidemill up",
         "tidemill up --port 0 --data-dir ./more-data",
+        "tidemill up --brokers 3 --port 0 --data-dir ./three",
+        "tidemill up --store zk://h1:2181,h2:2181/tidemill --dry-run",
         "tidemill up --set log.retention.hours=24 --set num.partitions=3",
         "tidemill up --config server.properties --dry-run",
     ],
@@ -32,6 +34,20 @@ def up(
     port: Annotated[int | None, Parameter(help="Port on 127.0.0.1; 0 takes a free one.")] = None,
     data_dir: Annotated[
         str | None, Parameter(help="Where the data is kept (default: ./tidemill-data).")
+    ] = None,
+    brokers: Annotated[
+        int | None,
+        Parameter(
+            help="How many, each a process, on ports one after the other (default: as many as "
+            "there were in the data directory, else 1)."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        Parameter(
+            help="Where brokers meet: sqlite://PATH, or zk://HOST:2181,HOST:2181/PATH "
+            "(default: a file in the data directory)."
+        ),
     ] = None,
     set_: Annotated[
         tuple[str, ...],
@@ -54,5 +70,9 @@ def up(
     dry_run: DryRun = False,
     common: Common = COMMON,
 ) -> None:
-    """Run a broker in the foreground; it prints `ready on HOST:PORT` and stops on Ctrl-C."""
+    """Run a broker, or several, in the foreground.
+
+    It prints `ready on HOST:PORT` for each, once all serve, and stops them on Ctrl-C. With several,
+    one that dies is reported and not restarted: `tidemill broker start` brings it back.
+    """
     raise AssertionError("main goes around this function: see tidemill.cli.serve")

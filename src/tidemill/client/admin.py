@@ -3,9 +3,9 @@
 A call about many things returns `Results`: per thing its result or its own error. What concerns the
 call as a whole - no broker reachable, no answer in time - is raised.
 
-How requests are built and answers read is in `admin_topics` and `admin_configs`; who is asked is
-decided here: the controller for changes of topics, a broker for its own settings and directories,
-partition leaders for offsets, anybody for the rest.
+How requests are built and answers read is in `admin_topics`, `admin_configs` and their like; who is
+asked is decided here: the controller for changes of topics and moves of replicas, a broker for its
+own settings and directories, partition leaders for offsets, anybody for the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from tidemill.client import admin_brokers, admin_configs, admin_groups, admin_topics
+from tidemill.client import (
+    admin_brokers,
+    admin_configs,
+    admin_groups,
+    admin_reassignments,
+    admin_topics,
+)
 from tidemill.client.admin_groups import GroupDescription, GroupListing
 from tidemill.client.admin_types import (
     AlterOp,
@@ -27,12 +33,15 @@ from tidemill.client.admin_types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    ElectionType,
     ListedOffset,
     LogDirDescription,
     NewPartitions,
     NewTopic,
     OffsetSpec,
     ProducerDescription,
+    Reassignment,
+    Replica,
     ResourceType,
     Results,
     TopicDescription,
@@ -285,6 +294,62 @@ class Admin:
         """Forget offsets of topics that no member of the group reads."""
         return await admin_groups.delete_offsets(self._running(), group_id, partitions)
 
+    # --- replicas and leaders --------------------------------------------------------------------
+
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> Results[TopicPartition, None]:
+        """Start to move partitions to these brokers, the preferred leader first; None cancels."""
+        if not targets:
+            return Results()
+        request = admin_reassignments.alter_request(
+            targets,
+            self._change_timeout_ms,
+            allow_replication_factor_change=allow_replication_factor_change,
+        )
+        return admin_reassignments.altered(await self._change(request))
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves that are under way, of these partitions or of all."""
+        request = admin_reassignments.list_request(partitions, self._change_timeout_ms)
+        return admin_reassignments.listed(await self._change(request))
+
+    async def elect_leaders(
+        self, election: ElectionType, partitions: Iterable[TopicPartition] | None = None
+    ) -> Results[TopicPartition, None]:
+        """Elect leaders of these partitions, or of all that need it."""
+        wanted = None if partitions is None else list(partitions)
+        if wanted == []:
+            return Results()
+        request = admin_reassignments.elect_request(election, wanted, self._change_timeout_ms)
+        return admin_reassignments.elected(await self._change(request))
+
+    async def alter_replica_log_dirs(self, moves: Mapping[Replica, str]) -> Results[Replica, None]:
+        """Move replicas to other directories of their brokers."""
+        by_broker: dict[int, dict[TopicPartition, str]] = {}
+        for replica, path in moves.items():
+            of_broker = by_broker.setdefault(replica.broker_id, {})
+            of_broker[TopicPartition(replica.topic, replica.partition)] = path
+        asked = [self._alter_log_dirs(broker, part) for broker, part in by_broker.items()]
+        results: Results[Replica, None] = Results()
+        for part in await asyncio.gather(*asked):
+            results.update(part)
+        return results
+
+    async def _alter_log_dirs(
+        self, broker_id: int, moves: Mapping[TopicPartition, str]
+    ) -> dict[Replica, ClientError | None]:
+        try:
+            answer = await self._ask(broker_id, admin_reassignments.log_dirs_request(moves))
+        except ClientError as error:
+            return {Replica(*partition, broker_id): error for partition in moves}
+        return admin_reassignments.log_dirs_altered(answer, broker_id)
+
     # --- brokers ---------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
@@ -369,7 +434,7 @@ class Admin:
             failures += 1
             delay_ms = cluster.retry_backoff.delay_ms(failures)
             late = cluster.clock.monotonic_ms() + delay_ms >= deadline_ms
-            if late or not admin_topics.is_not_controller(answer):
+            if late or not _is_not_controller(answer):
                 return answer
             await asyncio.sleep(delay_ms / 1000)
             await cluster.fetch_metadata([])
@@ -388,3 +453,7 @@ class Admin:
                 if broker_id is None:
                     raise
                 results.update(dict.fromkeys(part, error))
+
+
+def _is_not_controller(answer: object) -> bool:
+    return admin_topics.is_not_controller(answer) or admin_reassignments.is_not_controller(answer)

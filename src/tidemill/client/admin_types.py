@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from tidemill.client.errors import ClientError
@@ -278,6 +278,33 @@ class LogDirDescription:
     total_bytes: int = -1
     usable_bytes: int = -1
     is_cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way: all its replicas, those being added, those being removed."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+class ElectionType(IntEnum):
+    """Back to the preferred leader, or any leader at all: that one may lose records."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class Replica(NamedTuple):
+    """One partition's copy on one broker."""
+
+    topic: str
+    partition: int
+    broker_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}-{self.broker_id}"
 
 
 @dataclass(frozen=True, slots=True)

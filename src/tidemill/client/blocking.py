@@ -34,12 +34,15 @@ from tidemill.client.admin_types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    ElectionType,
     ListedOffset,
     LogDirDescription,
     NewPartitions,
     NewTopic,
     OffsetSpec,
     ProducerDescription,
+    Reassignment,
+    Replica,
     ResourceType,
     Results,
     TopicDescription,
@@ -548,6 +551,31 @@ class Admin(_Client[async_admin.Admin]):
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> Results[TopicPartition, None]:
         return self._wait(self._running.delete_group_offsets(group_id, partitions))
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> Results[TopicPartition, None]:
+        return self._wait(
+            self._running.alter_partition_reassignments(
+                targets, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        return self._wait(self._running.list_partition_reassignments(partitions))
+
+    def elect_leaders(
+        self, election: ElectionType, partitions: Iterable[TopicPartition] | None = None
+    ) -> Results[TopicPartition, None]:
+        return self._wait(self._running.elect_leaders(election, partitions))
+
+    def alter_replica_log_dirs(self, moves: Mapping[Replica, str]) -> Results[Replica, None]:
+        return self._wait(self._running.alter_replica_log_dirs(moves))
 
     def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         return self._wait(self._running.describe_cluster(include_fenced=include_fenced))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.config.constraints import any_list, at_least
+from tidemill.config.constraints import any_list, at_least, one_of
 from tidemill.config.keys import ConfigType, Section, Status, Update
 
 _replication = Section("Replication")
@@ -31,7 +31,6 @@ REPLICATION = (
             "is back sooner and acknowledged records can be lost."
         ),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.lag.time.max.ms",
@@ -42,7 +41,6 @@ REPLICATION = (
             "producers need not wait for it."
         ),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.fetch.wait.max.ms",
@@ -53,7 +51,6 @@ REPLICATION = (
             "`replica.lag.time.max.ms`, or quiet partitions would fall out of sync."
         ),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.fetch.min.bytes",
@@ -61,7 +58,6 @@ REPLICATION = (
         "1",
         ("How much data a follower's fetch waits for, up to `replica.fetch.wait.max.ms`."),
         unit="bytes",
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.fetch.max.bytes",
@@ -73,7 +69,6 @@ REPLICATION = (
         ),
         unit="bytes",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.fetch.response.max.bytes",
@@ -82,7 +77,6 @@ REPLICATION = (
         ("How much a follower asks for in one answer over all partitions."),
         unit="bytes",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.fetch.backoff.ms",
@@ -91,7 +85,6 @@ REPLICATION = (
         ("How long a follower waits after an error before it fetches again."),
         unit="ms",
         constraint=at_least(0),
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.socket.timeout.ms",
@@ -102,7 +95,6 @@ REPLICATION = (
             "`replica.fetch.wait.max.ms`."
         ),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _replication(
         "replica.socket.receive.buffer.bytes",
@@ -151,11 +143,15 @@ REPLICATION = (
         ConfigType.STRING,
         None,
         (
-            "A Java class that picks the replica a consumer reads from. Tidemill loads no code "
-            "that a setting names."
+            "With Kafka's rack-aware selector, a consumer that names its rack (`client.rack`) is "
+            "sent to a replica in that rack. Tidemill loads no code that a setting names: only "
+            "the two selectors that Kafka has are known."
         ),
         unit="class",
-        status=Status.UNSUPPORTED,
+        constraint=one_of(
+            "org.apache.kafka.common.replica.LeaderSelector",
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        ),
     ),
 )
 
@@ -192,7 +188,6 @@ CLUSTER = (
             "Whether a broker that stops hands its partitions to others first, so that clients "
             "hardly notice."
         ),
-        status=Status.RESERVED,
     ),
     _cluster(
         "auto.leader.rebalance.enable",
@@ -202,7 +197,6 @@ CLUSTER = (
             "Whether leadership returns to each partition's preferred replica by itself after a "
             "broker comes back."
         ),
-        status=Status.RESERVED,
     ),
     _cluster(
         "leader.imbalance.check.interval.seconds",
@@ -211,7 +205,6 @@ CLUSTER = (
         ("How often leadership is looked over for `auto.leader.rebalance.enable`."),
         unit="s",
         constraint=at_least(1),
-        status=Status.RESERVED,
     ),
     _cluster(
         "controller.socket.timeout.ms",
@@ -219,7 +212,6 @@ CLUSTER = (
         "30000",
         ("How long the controller waits for a broker's answer."),
         unit="ms",
-        status=Status.RESERVED,
     ),
     _cluster(
         "initial.broker.registration.timeout.ms",
@@ -227,7 +219,6 @@ CLUSTER = (
         "60000",
         ("How long a starting broker tries to register before it gives up."),
         unit="ms",
-        status=Status.RESERVED,
     ),
 )
 

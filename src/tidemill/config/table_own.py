@@ -9,6 +9,32 @@ _own = Section("Tidemill's own")
 
 OWN = (
     _own(
+        "store.url",
+        ConfigType.STRING,
+        None,
+        (
+            "Where the brokers of a cluster keep what they must agree on. `sqlite://PATH` is a "
+            "file that the brokers of one machine share; `zk://HOST:PORT,HOST:PORT/PATH` is a "
+            "ZooKeeper ensemble, for brokers on several. Unset, the broker is a cluster of its "
+            "own, with a file in its data directory."
+        ),
+        unit="address",
+        own=True,
+    ),
+    _own(
+        "cluster.brokers.min",
+        ConfigType.INT,
+        "1",
+        (
+            "How many brokers must have joined the cluster, at whatever time, before topics are "
+            "made in it. Until then a cluster is still coming up, and its first topics would have "
+            "too few replicas. `tidemill up --brokers N` sets it to N."
+        ),
+        unit="brokers",
+        constraint=at_least(1),
+        own=True,
+    ),
+    _own(
         "log.flush.policy",
         ConfigType.STRING,
         "ack",
@@ -101,7 +127,6 @@ OWN = (
         ),
         unit="id",
         constraint=at_least(0),
-        status=Status.RESERVED,
         own=True,
     ),
     _own(
@@ -148,7 +173,7 @@ OWN = (
 
 _zookeeper = Section("ZooKeeper")
 
-# Kafka dropped these with ZooKeeper itself; a cluster of Tidemill brokers will meet there again.
+# Kafka dropped these with ZooKeeper itself; a cluster of Tidemill brokers can meet there again.
 ZOOKEEPER = (
     _zookeeper(
         "zookeeper.connect",
@@ -156,9 +181,8 @@ ZOOKEEPER = (
         None,
         (
             "The ZooKeeper servers that a cluster of brokers meets at: `HOST:PORT,HOST:PORT/PATH`. "
-            "Running on ZooKeeper comes with the cluster; a broker does not start with this set."
+            "The same as `store.url=zk://HOST:PORT,HOST:PORT/PATH`, in the words of older Kafkas."
         ),
-        status=Status.RESERVED,
         own=True,
         default_2_8="(unset)",
     ),
@@ -200,7 +224,6 @@ DYNAMIC_ONLY = (
         unit="bytes per second",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _throttles(
         "follower.replication.throttled.rate",
@@ -210,7 +233,6 @@ DYNAMIC_ONLY = (
         unit="bytes per second",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
     _throttles(
         "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -220,7 +242,6 @@ DYNAMIC_ONLY = (
         unit="bytes per second",
         constraint=at_least(0),
         update=Update.CLUSTER_WIDE,
-        status=Status.RESERVED,
     ),
 )
 

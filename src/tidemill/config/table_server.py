@@ -143,11 +143,7 @@ LISTENERS_AND_CONNECTIONS = (
         "inter.broker.listener.name",
         ConfigType.STRING,
         None,
-        (
-            "The listener over which brokers talk to each other. Unset, the one that speaks "
-            "`security.inter.broker.protocol`."
-        ),
-        status=Status.RESERVED,
+        ("The listener over which brokers talk to each other. Unset, the first one."),
     ),
     _listeners_and_connections(
         "security.inter.broker.protocol",

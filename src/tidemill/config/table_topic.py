@@ -103,7 +103,6 @@ TOPIC = (
             "pairs, or `*` for all."
         ),
         constraint=throttled_replicas(),
-        status=Status.RESERVED,
     ),
     _topic(
         "leader.replication.throttled.replicas",
@@ -114,7 +113,6 @@ TOPIC = (
             "pairs, or `*` for all."
         ),
         constraint=throttled_replicas(),
-        status=Status.RESERVED,
     ),
     _topic(
         "index.interval.bytes",
@@ -311,6 +309,5 @@ TOPIC = (
             "Whether a replica that is behind may lead when no other is left. On, acknowledged "
             "records can be lost."
         ),
-        status=Status.RESERVED,
     ),
 )

@@ -91,12 +91,11 @@ def check_startable(config: BrokerConfig) -> list[Problem]:
 
 
 def _unservable(config: BrokerConfig) -> Iterator[Problem]:
-    if config.optional_str("zookeeper.connect"):
+    if config.optional_str("zookeeper.connect") and config.optional_str("store.url"):
         yield _problem(
             config,
             "zookeeper.connect",
-            "zookeeper.connect: running on ZooKeeper comes with the cluster; remove the line to"
-            " keep metadata in the broker's own embedded store",
+            "zookeeper.connect and store.url both say where the store is; keep one of them",
         )
     if config.list("process.roles") == ["controller"]:
         yield _problem(

@@ -19,8 +19,10 @@ from tidemill.broker.handlers import (
     list_offsets,
     log_dirs,
     metadata,
+    peers,
     produce,
     producers,
+    reassignments,
     topic_partitions,
     topics,
 )
@@ -40,8 +42,10 @@ __all__ = [
     "list_offsets",
     "log_dirs",
     "metadata",
+    "peers",
     "produce",
     "producers",
+    "reassignments",
     "topic_partitions",
     "topics",
 ]

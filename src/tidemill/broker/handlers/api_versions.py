@@ -1,13 +1,15 @@
 """ApiVersions: v0-4.
 
-Behaviour: lists what is in the dispatch table, nothing else. A version from the future is answered
-with UNSUPPORTED_VERSION in the v0 layout (KIP-511; see `broker.errors`). From v3 on the client says
-what it is, and a name or version outside `[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is refused.
+Behaviour: lists what the dispatch table has for clients, nothing else. A version from the future is
+answered with UNSUPPORTED_VERSION in the v0 layout (KIP-511; see `broker.errors`). From v3 on the
+client says what it is, and a name or version outside
+`[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is refused.
 
 Features (KIP-584): finalized are those whose behaviour is here. `metadata.version` is the release
-that all ranges together belong to, `group.version` the newer group protocol. `transaction.version`,
-`share.version` and `eligible.leader.replicas.version` follow with transactions, share groups and
-the cluster, so that no client picks a protocol that nobody answers. Before v4 a feature whose
+that all ranges together belong to, `group.version` the newer group protocol,
+`eligible.leader.replicas.version` elections that know who is complete (KIP-966).
+`transaction.version` and `share.version` follow with transactions and share groups, so that no
+client picks a protocol that nobody answers. Before v4 a feature whose
 minimum is 0 is left out of the supported ones: old clients fail on it.
 """
 
@@ -18,7 +20,7 @@ import re
 from tidemill.broker.context import Broker
 from tidemill.broker.dispatch import REGISTRY, RequestContext, handles
 from tidemill.errors import ErrorCode
-from tidemill.wire.apis import ApiKey
+from tidemill.wire.apis import PRIVATE_FROM, ApiKey
 from tidemill.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -34,7 +36,11 @@ _ZERO_MINIMUM_FROM_VERSION = 4
 METADATA_VERSION = 30
 """4.3-IV0: what Apache Kafka 4.3 reports."""
 
-FEATURES = (("group.version", 0, 1), ("metadata.version", 7, METADATA_VERSION))
+FEATURES = (
+    ("eligible.leader.replicas.version", 0, 1),
+    ("group.version", 0, 1),
+    ("metadata.version", 7, METADATA_VERSION),
+)
 """Name, lowest and highest level of what is here; the highest is finalized."""
 
 
@@ -74,4 +80,5 @@ def _table() -> list[ApiVersion]:
             max_version=REGISTRY[key].max_version,
         )
         for key in sorted(REGISTRY)
+        if key < PRIVATE_FROM and not REGISTRY[key].peers_only
     ]

@@ -206,7 +206,7 @@ async def alter_configs(
 ) -> AlterConfigsResponse:
     try:
         plans = await broker.controller.alter_configs(
-            request.resources, validate_only=request.validate_only
+            request.resources, validate_only=request.validate_only, origin=context.peer_id
         )
     except ApiError as error:
         plans = _all_failed(request.resources, error)
@@ -220,7 +220,7 @@ async def incremental_alter_configs(
     stored = [each for each in request.resources if not _is_logger(each)]
     try:
         plans = await broker.controller.incremental_alter_configs(
-            stored, validate_only=request.validate_only
+            stored, validate_only=request.validate_only, origin=context.peer_id
         )
     except ApiError as error:
         plans = _all_failed(stored, error)

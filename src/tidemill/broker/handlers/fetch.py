@@ -5,25 +5,38 @@ offset. Whole stored batches come back, from the one that holds the wanted offse
 comes even if it is larger than every limit, so a consumer always gets on. A fetch that finds less
 than `min_bytes` waits up to `max_wait_ms` for more. Sessions (KIP-227) answer with news only.
 
-Version notes: v7 sessions; v9 leader epoch fencing (KIP-320); v11 rack (KIP-392: always -1, there
-are no followers to prefer); v12 diverging epoch (KIP-595); v13 topic ids (KIP-516); v16 current
-leader (KIP-951).
+Followers fetch by the same API, on a connection that has proved the cluster's secret; anybody else
+who fetches in the name of a replica is refused (CVE-2018-1288). They read to the log's end, and
+what they ask for says what they have.
+
+Version notes: v7 sessions; v9 leader epoch fencing (KIP-320); v11 rack: a consumer may read from a
+follower, and is sent to one near it (KIP-392); v12 diverging epoch (KIP-595); v13 topic ids
+(KIP-516); v15 the follower's broker epoch (KIP-903); v16 current leader (KIP-951).
 
 Deviations: one partition's share of an answer is at most `SLICE_BYTES_MAX`, whatever the request
-allows, so that no answer holds the loop; the rest comes with the next fetch. A fetch in the name of
-a replica is refused: brokers that replicate prove themselves first (CVE-2018-1288).
+allows, so that no answer holds the loop; the rest comes with the next fetch. A new leader that does
+not know yet what is committed answers OFFSET_NOT_AVAILABLE to a consumer that is ahead of it.
 """
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
 from tidemill.broker.context import Broker
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import RequestContext, handles
 from tidemill.broker.fetch_sessions import FetchContext, Wanted
+from tidemill.broker.handlers.fetch_reads import (
+    NEWS_WAIT_MS,
+    ConsumerReads,
+    Reads,
+    ReplicaReads,
+)
+from tidemill.broker.handlers.leader_hints import node_of, partition_image
 from tidemill.broker.purgatory import Wait
-from tidemill.errors import ApiError, ErrorCode
+from tidemill.errors import ApiError, ErrorCode, WireError
+from tidemill.replication.alignment import diverging
 from tidemill.replication.partition import READ_COMMITTED, Partition
 from tidemill.storage.slice import LogSlice
 from tidemill.wire.apis import ApiKey
@@ -35,8 +48,12 @@ from tidemill.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
+    ReplicaState,
 )
+
+_log = logging.getLogger(__name__)
 
 SLICE_BYTES_MAX = 2 * 1024 * 1024
 EAGER_BYTES_MAX = 64 * 1024
@@ -67,17 +84,18 @@ class StoredRecords:
 def fetch(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse]:
-    if _replica_id(request) >= 0:
+    replica = request.replica_state or ReplicaState(replica_id=request.replica_id)
+    reads: Reads
+    if replica.replica_id < 0:
+        reads = ConsumerReads(broker, context, request)
+    elif replica.replica_id == context.peer_id:
+        reads = ReplicaReads(broker, replica.replica_id, replica.replica_epoch)
+    else:
         return _refuse_replica(request)
-    session = broker.fetch_sessions.open(request, context.version)
+    session = broker.fetch_sessions.open(request, context.version, is_replica=reads.is_replica)
     if session.error is not ErrorCode.NONE:
         return FetchResponse(error_code=int(session.error))
-    return FetchJob(broker, context.version, request, session).start()
-
-
-def _replica_id(request: FetchRequest) -> int:
-    state = request.replica_state
-    return request.replica_id if state is None else state.replica_id
+    return FetchJob(broker, context, request, session, reads).start()
 
 
 def _refuse_replica(request: FetchRequest) -> FetchResponse:
@@ -107,10 +125,17 @@ class FetchJob:
     """One fetch request from the first look at the log to its answer."""
 
     def __init__(
-        self, broker: Broker, version: int, request: FetchRequest, session: FetchContext
+        self,
+        broker: Broker,
+        context: RequestContext,
+        request: FetchRequest,
+        session: FetchContext,
+        reads: Reads,
     ) -> None:
         self._broker = broker
-        self._version = version
+        self._reads = reads
+        self._version = context.version
+        self._listener = context.listener
         self._session = session
         self._isolation_level = request.isolation_level
         self._max_wait_ms = request.max_wait_ms
@@ -120,9 +145,13 @@ class FetchJob:
         self._targets: list[tuple[Wanted, Partition | ErrorCode]] = []
         self._watched: dict[Partition, Wanted] = {}
         self._readable_bytes: dict[Partition, int] = {}
-        self._has_failures = False
+        self._has_answer = False
+        """Whether something must be told that does not get better by waiting."""
+        self._has_news = False
+        self._is_last_look = request.max_wait_ms <= 0
         self._eager_left_bytes = 0
         self._cold: list[tuple[PartitionData, LogSlice]] = []
+        self._named_leaders: set[int] = set()
         self._deferred: Deferred[FetchResponse] | None = None
         self._wait: Wait | None = None
 
@@ -133,7 +162,7 @@ class FetchJob:
         is_incremental = self._session.is_incremental
         for want in self._session.wanted:
             known = want.partition
-            if is_incremental and known is not None and want.has_nothing_new(known):
+            if is_incremental and known is not None and self._reads.is_quiet(want, known):
                 watched[known] = want
                 continue
             target = self._resolve(want)
@@ -165,13 +194,18 @@ class FetchJob:
             self._read_cold(answers)
             return self._deferred
         self._deferred = Deferred(on_abandoned=self._abandon)
-        self._wait = self._broker.purgatory.watch(self, self._watched, self._max_wait_ms)
+        self._wait = self._broker.purgatory.watch(
+            self,
+            self._watched,
+            self._reads.wait_ms(self._max_wait_ms, self._has_news),
+            is_replica=self._reads.is_replica,
+        )
         return self._deferred
 
     def _must_answer_now(self) -> bool:
         return (
             self._max_wait_ms <= 0
-            or self._has_failures
+            or self._has_answer
             or sum(self._readable_bytes.values()) >= self._min_bytes
             or not self._watched
         )
@@ -180,29 +214,31 @@ class FetchJob:
 
     def moved(self, partition: Partition) -> bool:
         """Whether what the partition gained is enough to answer, counting all partitions."""
-        if not partition.is_leader:
-            return True
         want = self._watched[partition]
-        if partition.readable_end(self._isolation_level) <= want.fetch_offset:
-            return False
-        if self._min_bytes <= 1:
+        try:
+            self._reads.check(want, partition)
+            if self._reads.readable_end(partition) <= want.fetch_offset:
+                self._hurry(want, partition)
+                return False
+            if self._min_bytes <= 1:
+                return True
+            max_bytes = min(want.max_bytes, SLICE_BYTES_MAX)
+            found = self._reads.read(want, partition, max_bytes, at_least_one=True)
+        except Exception:  # noqa: BLE001 - whatever is wrong with it is worth an answer now
             return True
-        self._readable_bytes[partition] = self._look(want, partition)
+        self._readable_bytes[partition] = found.size_bytes
         return sum(self._readable_bytes.values()) >= self._min_bytes
 
-    def _look(self, want: Wanted, partition: Partition) -> int:
-        try:
-            return partition.read(
-                want.fetch_offset,
-                max_bytes=min(want.max_bytes, SLICE_BYTES_MAX),
-                isolation_level=self._isolation_level,
-            ).size_bytes
-        except ApiError:
-            # Whatever is wrong with it is worth an answer now.
-            return self._min_bytes
+    def _hurry(self, want: Wanted, partition: Partition) -> None:
+        """A follower is told soon what is committed, but not without the records that may come."""
+        is_news = self._reads.is_replica and partition.high_watermark != want.told_high_watermark
+        if is_news and not self._has_news and self._wait is not None:
+            self._has_news = True
+            self._broker.timers.schedule(NEWS_WAIT_MS, self._wait.end)
 
     def finish(self) -> None:
         assert self._deferred is not None
+        self._is_last_look = True
         answers = self._read_all()
         if self._cold:
             self._read_cold(answers)
@@ -224,14 +260,16 @@ class FetchJob:
         self._find_targets()
         self._cold = []
         self._readable_bytes = {}
-        self._has_failures = False
+        self._has_answer = self._has_news = False
         self._eager_left_bytes = EAGER_BYTES_TOTAL_MAX
         left_bytes = self._max_bytes
         is_first = True
         answers: Answers = []
         for want, target in self._targets:
             if isinstance(target, ErrorCode):
-                answers.append((want, _failed(want.key[1], int(target))))
+                # A follower is about to hear of more than we know: it should ask again soon.
+                self._has_answer |= self._reads.is_replica
+                answers.append((want, self._missing(want, target)))
                 continue
             data, size_bytes = self._read_one(want, target, left_bytes, is_first)
             if size_bytes:
@@ -245,22 +283,27 @@ class FetchJob:
         self, want: Wanted, partition: Partition, left_bytes: int, is_first: bool
     ) -> tuple[PartitionData, int]:
         try:
-            partition.check_leader(want.current_leader_epoch)
-            diverging = _divergence(partition, want)
-            if diverging is not None:
-                self._has_failures = True
-                return self._data(want, partition, b"", diverging), 0
-            stored = partition.read(
-                want.fetch_offset,
-                max_bytes=max(0, min(want.max_bytes, left_bytes, SLICE_BYTES_MAX)),
-                isolation_level=self._isolation_level,
-                at_least_one=is_first,
-            )
-            data = self._data(want, partition, b"", None)
+            self._reads.check(want, partition)
+            apart = diverging(partition.log, want.fetch_offset, want.last_fetched_epoch)
+            if apart is not None:
+                self._has_answer = True
+                ends = EpochEndOffset(epoch=apart[0], end_offset=apart[1])
+                return self._data(want, partition, ends), 0
+            max_bytes = max(0, min(want.max_bytes, left_bytes, SLICE_BYTES_MAX))
+            stored = self._reads.read(want, partition, max_bytes, is_first)
+            better = self._reads.better_replica(want, partition)
+            data = self._data(want, partition, None)
+            if better >= 0:
+                self._has_answer = True
+                data.preferred_read_replica = better
+                return data, 0
+            if stored.is_empty and self._is_last_look:
+                self._reads.check_last(want, partition)
+            self._has_news |= data.high_watermark != want.told_high_watermark
             self._attach(data, stored)
             return data, stored.size_bytes
-        except ApiError as error:
-            return self._failure(want, partition, error.code), 0
+        except Exception as error:  # noqa: BLE001 - the other partitions are answered all the same
+            return self._failure(want, partition, _code_of(error, partition.topic_partition)), 0
 
     def _attach(self, data: PartitionData, stored: LogSlice) -> None:
         """Put the records into the answer: as bytes if few, else as a reference."""
@@ -281,7 +324,7 @@ class FetchJob:
         return max(UNCOPIED_BYTES_MIN, min(EAGER_BYTES_MAX, self._eager_left_bytes))
 
     def _data(
-        self, want: Wanted, partition: Partition, records: bytes, diverging: EpochEndOffset | None
+        self, want: Wanted, partition: Partition, apart: EpochEndOffset | None
     ) -> PartitionData:
         reads_committed = self._isolation_level == READ_COMMITTED
         return PartitionData(
@@ -289,13 +332,13 @@ class FetchJob:
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
-            diverging_epoch=diverging,
+            diverging_epoch=apart,
             aborted_transactions=_aborted(partition, want) if reads_committed else None,
-            records=records,
+            records=b"",
         )
 
     def _failure(self, want: Wanted, partition: Partition, code: ErrorCode) -> PartitionData:
-        self._has_failures = True
+        self._has_answer = True
         data = PartitionData(
             partition_index=want.key[1],
             error_code=int(code),
@@ -303,12 +346,22 @@ class FetchJob:
             aborted_transactions=None,
             records=b"",
         )
-        is_stale = code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if is_stale and self._version >= _LEADER_HINT_FROM_VERSION:
-            data.current_leader = LeaderIdAndEpoch(
-                leader_id=partition.leader, leader_epoch=partition.leader_epoch
-            )
+        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            self._hint_leader(data, partition.leader, partition.leader_epoch)
         return data
+
+    def _missing(self, want: Wanted, code: ErrorCode) -> PartitionData:
+        """There is no replica here, and perhaps no such partition."""
+        data = _failed(want.key[1], int(code))
+        image = partition_image(self._broker, *want.key)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and image is not None:
+            self._hint_leader(data, image.leader, image.leader_epoch)
+        return data
+
+    def _hint_leader(self, data: PartitionData, leader: int, epoch: int) -> None:
+        if self._version >= _LEADER_HINT_FROM_VERSION:
+            data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+            self._named_leaders.add(leader)
 
     def _read_cold(self, answers: Answers) -> None:
         """Have the executor fetch what the page cache did not have, then answer."""
@@ -341,19 +394,12 @@ class FetchJob:
                 else:
                     entry.topic = topic
             entry.partitions.append(data)
-        return FetchResponse(session_id=session_id, responses=list(topics.values()))
-
-
-def _divergence(partition: Partition, want: Wanted) -> EpochEndOffset | None:
-    """Where the client's history left ours, if it says what it last read and that is not here."""
-    if want.last_fetched_epoch < 0:
-        return None
-    epoch, end_offset = partition.log.end_offset_for_epoch(want.last_fetched_epoch)
-    if epoch < 0:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, "the last fetched epoch is not known here")
-    if epoch < want.last_fetched_epoch or end_offset < want.fetch_offset:
-        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    return None
+        nodes = [node_of(self._broker, leader, self._listener) for leader in self._named_leaders]
+        return FetchResponse(
+            session_id=session_id,
+            responses=list(topics.values()),
+            node_endpoints=[NodeEndpoint(**node._asdict()) for node in nodes if node is not None],
+        )
 
 
 def _aborted(partition: Partition, want: Wanted) -> list[AbortedTransaction]:
@@ -365,17 +411,25 @@ def _aborted(partition: Partition, want: Wanted) -> list[AbortedTransaction]:
     ]
 
 
+def _code_of(error: BaseException, what: object) -> ErrorCode:
+    """What a client is told when one partition could not be read."""
+    if isinstance(error, ApiError):
+        return error.code
+    if isinstance(error, WireError):
+        return ErrorCode.CORRUPT_MESSAGE  # The disk gave back bytes that are no batch (rule E2).
+    _log.error("%s could not be read", what, exc_info=error)
+    return ErrorCode.KAFKA_STORAGE_ERROR
+
+
 def _read_or_error(stored: LogSlice) -> bytes | BaseException:
     try:
         return stored.read_blocking()
-    except ApiError as error:
+    except Exception as error:  # noqa: BLE001 - the other partitions are answered all the same
         return error
 
 
 def _put_cold(data: PartitionData, result: bytes | BaseException) -> None:
-    if isinstance(result, ApiError):
-        data.error_code = int(result.code)
-    elif isinstance(result, BaseException):
-        data.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    if isinstance(result, BaseException):
+        data.error_code = int(_code_of(result, "a partition"))
     else:
         data.records = result

@@ -4,11 +4,14 @@ Behaviour: the offset of the first record at or after a time, or of a place in t
 (the high watermark, or the last stable offset with isolation level 1; it never goes back), -2
 earliest, -3 the record with the largest timestamp, -4 earliest on local disk, which here is the
 earliest, -5 latest in tiered storage and -6 earliest waiting to be uploaded, of which there is
-never any. What is not committed is not found (rule B8).
+never any. What is not committed is not found (rule B8), and a new leader that does not know yet
+what is answers OFFSET_NOT_AVAILABLE rather than less than its predecessor said (rule B5). A
+follower, on a connection that has proved the cluster's secret, is told the log's end.
 
-Version notes: v4 leader epochs (KIP-320); v7 -3 (KIP-734); v8 -4 (KIP-405); v9 -5 (KIP-1005);
-v10 a timeout for tiered storage; v11 -6 (KIP-1023). A place that the version does not know is
-answered with UNSUPPORTED_VERSION, a partition named twice with INVALID_REQUEST.
+Version notes: v4 leader epochs (KIP-320); v5 OFFSET_NOT_AVAILABLE (KIP-207); v7 -3 (KIP-734); v8
+-4 (KIP-405); v9 -5 (KIP-1005); v10 a timeout for tiered storage; v11 -6 (KIP-1023). A place that
+the version does not know is answered with UNSUPPORTED_VERSION, a partition named twice with
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ _KNOWN_FROM_VERSION = {
 }
 
 _EPOCH_FROM_VERSION = 4
+_NOT_AVAILABLE_FROM_VERSION = 5
 
 Search = tuple[ListOffsetsPartitionResponse, Partition, int]
 
@@ -99,14 +103,36 @@ def _answer(
         result.error_code = int(error.code)
         return None
     if place == LATEST:
-        result.offset = partition.readable_end(request.isolation_level)
-        result.leader_epoch = partition.leader_epoch
+        _put_latest(result, partition, context, request)
     elif place in (EARLIEST, EARLIEST_LOCAL):
         result.offset = partition.log.log_start_offset
         result.leader_epoch = partition.log.leader_epochs.epoch_for(result.offset)
     elif place not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return result, partition, place
     return None
+
+
+def _put_latest(
+    result: ListOffsetsPartitionResponse,
+    partition: Partition,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+) -> None:
+    if request.replica_id >= 0 and request.replica_id == context.peer_id:
+        result.offset = partition.log.log_end_offset
+    elif partition.knows_high_watermark:
+        result.offset = partition.readable_end(request.isolation_level)
+    else:
+        result.error_code = _not_available(context.version)
+        return
+    result.leader_epoch = partition.leader_epoch
+
+
+def _not_available(version: int) -> int:
+    """Ask again: the leader is new and has not heard from its followers (rule B5)."""
+    if version >= _NOT_AVAILABLE_FROM_VERSION:
+        return int(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return int(ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def _fitted(response: ListOffsetsResponse, version: int) -> ListOffsetsResponse:
@@ -135,7 +161,7 @@ def _search(
         found: list[tuple[int, int, int] | Exception | None] | None, error: BaseException | None
     ) -> None:
         for at, (result, partition, _) in enumerate(searches):
-            _put(result, partition, error or (found or [])[at], isolation_level)
+            _put(result, partition, error or (found or [])[at], isolation_level, version)
         deferred.complete(_fitted(response, version))
 
     broker.executor.submit(work, then)
@@ -156,6 +182,7 @@ def _put(
     partition: Partition,
     found: tuple[int, int, int] | BaseException | None,
     isolation_level: int,
+    version: int,
 ) -> None:
     if isinstance(found, ApiError):
         result.error_code = int(found.code)
@@ -163,3 +190,5 @@ def _put(
         result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
     elif found is not None and found[0] < partition.readable_end(isolation_level):
         result.offset, result.timestamp, result.leader_epoch = found
+    elif not partition.knows_high_watermark:
+        result.error_code = _not_available(version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.broker.context import Broker
 from tidemill.errors import ApiError
+from tidemill.image import ClusterImage, PartitionImage
 from tidemill.replication.partition import Partition
 
 NOT_ASKED = -(2**31)
@@ -14,6 +15,15 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """All operations on the cluster."""
+
+
+def offline_replicas(partition: PartitionImage, image: ClusterImage) -> list[int]:
+    """The replicas whose brokers are not there."""
+    return [
+        broker_id
+        for broker_id in partition.replicas
+        if (broker := image.brokers.get(broker_id)) is None or broker.fenced
+    ]
 
 
 def leading_partition(

@@ -14,7 +14,12 @@ from __future__ import annotations
 
 from tidemill.broker.context import Broker
 from tidemill.broker.dispatch import RequestContext, handles
-from tidemill.broker.handlers.lookup import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from tidemill.broker.handlers.lookup import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    offline_replicas,
+)
 from tidemill.errors import ErrorCode
 from tidemill.image import INTERNAL_TOPICS, ClusterImage, PartitionImage, TopicImage
 from tidemill.types import ZERO_TOPIC_ID
@@ -46,7 +51,7 @@ def metadata(broker: Broker, context: RequestContext, request: MetadataRequest) 
     )
     asks_all = request.topics is None or (context.version == 0 and not request.topics)
     if asks_all:
-        response.topics = [_known(topic) for topic in image.topics.values()]
+        response.topics = [_known(topic, image) for topic in image.topics.values()]
     elif any(asked.topic_id != ZERO_TOPIC_ID for asked in request.topics or []):
         response.topics = _topics_by_id(image, request.topics or [])
     else:
@@ -98,7 +103,7 @@ def _asked_topics(broker: Broker, request: MetadataRequest) -> list[MetadataResp
         name = asked.name or ""
         topic = image.topic(name)
         if topic is not None:
-            entries[name] = _known(topic)
+            entries[name] = _known(topic, image)
         elif name not in entries:
             entries[name] = _missing(broker, name)
             missing.append(name)
@@ -116,7 +121,7 @@ def _topics_by_id(
     by_id = {asked.topic_id: asked for asked in topics if asked.topic_id != ZERO_TOPIC_ID}
     unknown = [_unknown_id(asked) for key, asked in by_id.items() if key not in image.topic_names]
     known = [image.topics[image.topic_names[key]] for key in by_id if key in image.topic_names]
-    return [*unknown, *(_known(topic) for topic in known)]
+    return [*unknown, *(_known(topic, image) for topic in known)]
 
 
 def _unknown_id(asked: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -133,16 +138,16 @@ def _missing(broker: Broker, name: str) -> MetadataResponseTopic:
     )
 
 
-def _known(topic: TopicImage) -> MetadataResponseTopic:
+def _known(topic: TopicImage, image: ClusterImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(partition) for partition in topic.partitions],
+        partitions=[_partition(partition, image) for partition in topic.partitions],
     )
 
 
-def _partition(partition: PartitionImage) -> MetadataResponsePartition:
+def _partition(partition: PartitionImage, image: ClusterImage) -> MetadataResponsePartition:
     has_leader = partition.has_leader
     return MetadataResponsePartition(
         error_code=0 if has_leader else int(ErrorCode.LEADER_NOT_AVAILABLE),
@@ -151,4 +156,5 @@ def _partition(partition: PartitionImage) -> MetadataResponsePartition:
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
+        offline_replicas=offline_replicas(partition, image),
     )

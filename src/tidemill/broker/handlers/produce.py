@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tidemill.broker.context import Broker
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import RequestContext, handles
+from tidemill.broker.handlers.leader_hints import node_of, partition_image
 from tidemill.broker.handlers.produce_checks import check_batch
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.replication.partition import ACKS_ALL, AppendOutcome, Partition, PendingAppend
@@ -133,6 +134,8 @@ class ProduceJob:
             records = check_batch(asked.records, self._context.version)
         except ApiError as error:
             self._fail(result, None, error)
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._hint_stranger(result, topic)
             return result
         failed_flushes = partition.failed_flushes
         try:
@@ -194,25 +197,27 @@ class ProduceJob:
         if partition is None:
             return
         if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self._hint_leader(result, partition)
+            self._hint_leader(result, partition.leader, partition.leader_epoch)
         elif error.code in _TELLS_LOG_START:
             result.log_start_offset = partition.log.log_start_offset
 
-    def _hint_leader(self, result: PartitionProduceResponse, partition: Partition) -> None:
+    def _hint_stranger(self, result: PartitionProduceResponse, topic: TopicProduceData) -> None:
+        """The partition has no replica here, but we know who leads it."""
+        by_id = self._context.version >= _TOPIC_IDS_FROM_VERSION
+        image = partition_image(self._broker, topic.topic_id if by_id else topic.name, result.index)
+        if image is not None:
+            self._hint_leader(result, image.leader, image.leader_epoch)
+
+    def _hint_leader(self, result: PartitionProduceResponse, leader: int, epoch: int) -> None:
         """Say who leads and where, so that the client need not ask (KIP-951)."""
         if self._context.version < _LEADER_HINT_FROM_VERSION:
             return
-        result.current_leader = LeaderIdAndEpoch(
-            leader_id=partition.leader, leader_epoch=partition.leader_epoch
-        )
-        leader = self._broker.image.broker(partition.leader)
-        endpoint = leader.endpoint(self._context.listener) if leader else None
-        if leader is not None and endpoint is not None:
-            node = NodeEndpoint(
-                node_id=leader.broker_id, host=endpoint.host, port=endpoint.port, rack=leader.rack
-            )
-            if node not in self._response.node_endpoints:
-                self._response.node_endpoints.append(node)
+        result.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+        node = node_of(self._broker, leader, self._context.listener)
+        if node is not None:
+            endpoint = NodeEndpoint(**node._asdict())
+            if endpoint not in self._response.node_endpoints:
+                self._response.node_endpoints.append(endpoint)
 
     def _append_done(
         self,
@@ -251,7 +256,7 @@ class ProduceJob:
                 partition.check_flushes(entry.failed_flushes)
                 return False
             if self._acks == ACKS_ALL:
-                partition.check_enough_in_sync(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                partition.check_still_enough_in_sync()
         except ApiError as error:
             self._fail(entry.result, partition, error)
         return True

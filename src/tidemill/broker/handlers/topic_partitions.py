@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from tidemill.broker.context import Broker
 from tidemill.broker.dispatch import RequestContext, handles
-from tidemill.broker.handlers.lookup import TOPIC_OPERATIONS
+from tidemill.broker.handlers.lookup import TOPIC_OPERATIONS, offline_replicas
 from tidemill.errors import ErrorCode
-from tidemill.image import INTERNAL_TOPICS, PartitionImage, TopicImage
+from tidemill.image import INTERNAL_TOPICS, ClusterImage, PartitionImage, TopicImage
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.topic_partitions import (
     Cursor,
@@ -31,9 +31,10 @@ def describe_topic_partitions(
         return _refused(request)
     limit = broker.config.int("max.request.partition.size.limit")
     left = max(1, min(limit, request.response_partition_limit))
+    image = broker.image
     response = DescribeTopicPartitionsResponse()
     for name in _names(broker, request):
-        topic = broker.image.topic(name)
+        topic = image.topic(name)
         if topic is None:
             response.topics.append(_missing(broker, name))
             continue
@@ -43,7 +44,7 @@ def describe_topic_partitions(
         is_cursor = cursor is not None and cursor.topic_name == name
         first = cursor.partition_index if cursor is not None and is_cursor else 0
         page = topic.partitions[first : first + left]
-        response.topics.append(_described(topic, page))
+        response.topics.append(_described(image, topic, page))
         left -= len(page)
         if first + len(page) < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
@@ -86,18 +87,20 @@ def _missing(broker: Broker, name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _described(
-    topic: TopicImage, partitions: tuple[PartitionImage, ...]
+    image: ClusterImage, topic: TopicImage, partitions: tuple[PartitionImage, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(partition) for partition in partitions],
+        partitions=[_partition(partition, image) for partition in partitions],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+def _partition(
+    partition: PartitionImage, image: ClusterImage
+) -> DescribeTopicPartitionsResponsePartition:
     has_leader = partition.has_leader
     return DescribeTopicPartitionsResponsePartition(
         error_code=0 if has_leader else int(ErrorCode.LEADER_NOT_AVAILABLE),
@@ -108,4 +111,5 @@ def _partition(partition: PartitionImage) -> DescribeTopicPartitionsResponsePart
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=list(partition.elr),
         last_known_elr=list(partition.last_known_elr),
+        offline_replicas=offline_replicas(partition, image),
     )

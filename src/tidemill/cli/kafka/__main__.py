@@ -19,6 +19,8 @@ TOOLS: dict[str, str] = {
     "kafka-delete-records": "delete_records",
     "kafka-dump-log": "dump_log",
     "kafka-log-dirs": "log_dirs",
+    "kafka-reassign-partitions": "reassign_partitions",
+    "kafka-leader-election": "leader_election",
     "kafka-broker-api-versions": "broker_api_versions",
     "kafka-storage": "storage",
     "kafka-server-start": "server_start",

@@ -91,8 +91,8 @@ def address_options(parser: Options, *, broker_list: bool = True) -> None:
         parser.value("broker-list", "Old spelling of --bootstrap-server.")
     parser.value(
         "zookeeper",
-        "Old way to find the cluster. Here it has its own store: the address of the profile is "
-        "used instead.",
+        "Old way to find the cluster: brokers are looked up there. Where no ZooKeeper answers, "
+        "the address of the profile is used.",
     )
     parser.value("command-config", "Property file with settings for the client.")
 
@@ -121,8 +121,12 @@ def target(
     known = _only_known(settings)
     if bootstrap:
         return connect.Target(bootstrap, "the command line", known)
+    zookeeper = getattr(options, "zookeeper", None)
+    if zookeeper and (registered := _registered_at(zookeeper)):
+        err(f"--zookeeper {zookeeper}: its brokers are {registered}")
+        return connect.Target(registered, f"ZooKeeper at {zookeeper}", known)
     found = connect.resolve()
-    if zookeeper := getattr(options, "zookeeper", None):
+    if zookeeper:
         why = f"--zookeeper {zookeeper}: the cluster keeps its own store"
     elif old_spelling or not found.is_default:
         why = "no --bootstrap-server"
@@ -130,6 +134,12 @@ def target(
         raise UsageError(missing)
     err(f"{why}; using {found.bootstrap} from {found.source}")
     return connect.Target(found.bootstrap, found.source, dict(found.settings) | known)
+
+
+def _registered_at(zookeeper: str) -> str | None:
+    from tidemill.cli.kafka.zookeeper import find_brokers
+
+    return find_brokers(zookeeper)
 
 
 def _only_known(settings: dict[str, str]) -> dict[str, str]:
@@ -239,6 +249,13 @@ def usage(parser: Options, error: UsageError) -> int:
 def message_of(error: ApiError) -> str:
     """The broker's words, or else the usual ones for the code."""
     return error.message or f"{error.code.name}"
+
+
+def java_error(error: ApiError) -> str:
+    """The exception's class and message as the Java client would name them."""
+    words = "".join(part.capitalize() for part in error.code.name.split("_"))
+    name = words if words.endswith("Exception") else f"{words}Exception"
+    return f"org.apache.kafka.common.errors.{name}: {message_of(error)}"
 
 
 def java_uuid(value: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from tidemill.cli.kafka import common
 from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
@@ -40,15 +39,8 @@ async def _work(options: argparse.Namespace) -> int:
         if tp in done:
             out(f"partition: {tp}\tlow_watermark: {done[tp]}")
         else:
-            out(f"partition: {tp}\terror: {_java_error(failed[tp])}")
+            out(f"partition: {tp}\terror: {common.java_error(failed[tp])}")
     return 0
-
-
-def _java_error(error: Any) -> str:
-    """The exception's class and message as the Java client would name them."""
-    words = "".join(part.capitalize() for part in error.code.name.split("_"))
-    name = words if words.endswith("Exception") else f"{words}Exception"
-    return f"org.apache.kafka.common.errors.{name}: {common.message_of(error)}"
 
 
 def _read(path: str) -> str:
