@@ -278,7 +278,7 @@ def read_until(process: subprocess.Popen[str], name: str) -> list[Event]:
     for line in process.stdout:
         if line.startswith("{"):
             found.append(json.loads(line))
-            if found[-1]["name"] == name and found[-1]["partitions"]:
+            if found[-1]["name"] == name and found[-1].get("partitions", True):
                 return found
     raise AssertionError(f"the tool ended: {found}")
 
@@ -297,3 +297,4 @@ def produce_until_both_read(
     assert producer.flush(20) == 0
     for process, found in zip((java, ours), lines, strict=True):
         found += read_until(process, "records_consumed")
+        found += read_until(process, "offsets_committed")
