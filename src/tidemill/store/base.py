@@ -20,6 +20,7 @@ like everything else here.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -256,6 +257,26 @@ class CutsCommits(Protocol):
     def portions(self, guard: Check, ops: Sequence[Op]) -> Iterator[list[Op]]:
         """Transactions that fit, in order, each with the guard."""
         ...
+
+
+class SingleWrites(ABC):
+    """One write is a transaction of one: what every engine does with it."""
+
+    @abstractmethod
+    async def multi(self, ops: Sequence[Op]) -> list[OpResult]: ...
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> OpResult:
+        return (await self.multi([Create(path, value, ephemeral, sequence)]))[0]
+
+    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = (await self.multi([Put(path, value, version)]))[0].stat
+        assert stat is not None
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi([Delete(path, version)])
 
 
 def check_path(path: str) -> None:

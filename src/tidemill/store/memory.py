@@ -14,16 +14,13 @@ from collections.abc import Callable, Sequence
 
 from tidemill.clock import Clock
 from tidemill.store.base import (
-    ANY_VERSION,
-    Create,
-    Delete,
     Event,
     Node,
     NoNode,
     Op,
     OpResult,
-    Put,
     SessionExpired,
+    SingleWrites,
     Stat,
     StoreUnavailable,
     call_watcher,
@@ -133,7 +130,7 @@ class _MemoryWatch:
         self._store.forget(self)
 
 
-class MemoryStore:
+class MemoryStore(SingleWrites):
     """One client of a `MemoryTree`; `call_soon` decides when it hears of changes."""
 
     def __init__(self, tree: MemoryTree, call_soon: CallSoon | None = None) -> None:
@@ -208,19 +205,6 @@ class MemoryStore:
                 found[prefix + name] = node
                 pending.append(prefix + name)
         return found
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> OpResult:
-        return (await self.multi([Create(path, value, ephemeral, sequence)]))[0]
-
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = (await self.multi([Put(path, value, version)]))[0].stat
-        assert stat is not None
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.multi([Delete(path, version)])
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         self._check_open()

@@ -30,17 +30,14 @@ from typing import Any, TypeVar
 from tidemill.clock import Clock
 from tidemill.executor import Executor, Then
 from tidemill.store.base import (
-    ANY_VERSION,
     BadArguments,
-    Create,
-    Delete,
     Event,
     Node,
     NoNode,
     Op,
     OpResult,
-    Put,
     SessionExpired,
+    SingleWrites,
     Stat,
     StoreUnavailable,
     call_watcher,
@@ -57,7 +54,7 @@ QUEUED_WRITES_MAX = 10_000
 SESSION_TIMEOUT_MS_MIN = 100
 
 
-class SqliteStore:
+class SqliteStore(SingleWrites):
     """A store over the file at `path`, which is made when it does not exist."""
 
     def __init__(self, path: str | Path, clock: Clock, executor: Executor) -> None:
@@ -189,19 +186,6 @@ class SqliteStore:
         return self._reader.read(path)
 
     # Writes
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> OpResult:
-        return (await self.multi([Create(path, value, ephemeral, sequence)]))[0]
-
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = (await self.multi([Put(path, value, version)]))[0].stat
-        assert stat is not None
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.multi([Delete(path, version)])
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         if self._session_lost:

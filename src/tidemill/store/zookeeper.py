@@ -31,7 +31,6 @@ from kazoo.protocol.serialization import Exists, GetChildren, GetData, Sync
 from tidemill.clock import Clock
 from tidemill.executor import Executor
 from tidemill.store.base import (
-    ANY_VERSION,
     MULTI_OPS_MAX,
     BadArguments,
     BadVersion,
@@ -48,6 +47,7 @@ from tidemill.store.base import (
     OpResult,
     Put,
     SessionExpired,
+    SingleWrites,
     Stat,
     StoreError,
     StoreUnavailable,
@@ -92,7 +92,7 @@ _ERRORS: tuple[tuple[type[Exception], type[StoreError]], ...] = (
 )
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(SingleWrites):
     """A store on the ensemble at `hosts` ("h1:2181,h2:2181"), below `chroot` ("/a/b" or "")."""
 
     def __init__(
@@ -283,19 +283,6 @@ class ZooKeeperStore:
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     # Writes
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> OpResult:
-        return (await self.multi([Create(path, value, ephemeral, sequence)]))[0]
-
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        stat = (await self.multi([Put(path, value, version)]))[0].stat
-        assert stat is not None
-        return stat
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.multi([Delete(path, version)])
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         if self._session_lost:
