@@ -6,6 +6,7 @@ run the same work inline, in an order that its seed decides.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -22,6 +23,20 @@ class Executor(Protocol):
     def submit(self, work: Callable[[], T], then: Then[T]) -> None:
         """Run `work` elsewhere; afterwards call `then(result, error)` on the loop."""
         ...
+
+
+class OwnedExecutor(Executor, Protocol):
+    """An executor whose owner ends it."""
+
+    def close(self) -> None:
+        """Wait for the work under way; take no more."""
+        ...
+
+
+class ExecutorFactory(Protocol):
+    """Makes the executors of a broker; what they report comes back on the running loop."""
+
+    def __call__(self, *, threads: int, name: str) -> OwnedExecutor: ...
 
 
 class InlineExecutor:
@@ -64,3 +79,9 @@ class ThreadExecutor:
     def close(self) -> None:
         """Wait for the work under way and stop the threads."""
         self._pool.shutdown(wait=True)
+
+
+def thread_executor(*, threads: int, name: str) -> ThreadExecutor:
+    """Threads that report to the running loop."""
+    call_soon = asyncio.get_running_loop().call_soon_threadsafe
+    return ThreadExecutor(call_soon, threads=threads, name=name)

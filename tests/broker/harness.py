@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tidemill.broker import status
 from tidemill.broker.server import BrokerServer
 from tidemill.config import load_broker_config
 from tidemill.wire.apis import APIS, ApiKey
@@ -96,7 +97,8 @@ async def running_broker(
     server = make_server(directory, settings)
     try:
         await server.start()
-        yield server
+        with status.noted(server.status()):
+            yield server
     finally:
         await server.stop()
 

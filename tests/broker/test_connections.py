@@ -24,6 +24,7 @@ from tests.broker.harness import (
 )
 
 from tidemill.broker.connection import BYTES_PER_TURN_MAX, Connection
+from tidemill.broker.listener import TcpAddress
 from tidemill.broker.server import BrokerServer
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.frame import encode_request
@@ -232,8 +233,8 @@ async def test_socket_options_reach_the_kernel(tmp_path: Path) -> None:
         # Linux doubles what it is asked for, to have room for its own notes.
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 140_000
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 100_000
-        listening = listener._socket
-        assert listening is not None
+        assert isinstance(listener._bound, TcpAddress)
+        listening = listener._bound._socket
         told = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
         assert struct.unpack_from("I", told, 28) == (7,)  # of a listening socket: its backlog
 

@@ -9,7 +9,7 @@ Partitions in it that this cluster knows nothing of are kept as they are, and na
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from tidemill.image import ClusterImage
@@ -26,6 +26,20 @@ _NAMED_MAX = 10
 
 NO_NODE = -1
 """The number of a node that has none yet."""
+
+
+def make_directories(files: Files, directories: Sequence[str]) -> None:
+    """Make those that are missing.
+
+    The store is in the first. Another one that cannot be used is an offline log directory.
+    """
+    try:
+        files.mkdir(directories[0])
+    except DiskError as error:
+        raise error.__cause__ or error from None
+    for directory in directories[1:]:
+        with suppress(DiskError):
+            files.mkdir(directory)
 
 
 def owner_of(files: Files, directories: Iterable[str], node_id: int) -> tuple[str, int]:

@@ -15,6 +15,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidemill.broker.connection import Connection
 from tidemill.clock import Clock
@@ -54,6 +55,56 @@ class SocketOptions:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer_bytes)
         if self.receive_buffer_bytes > 0:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer_bytes)
+
+
+class Bound(Protocol):
+    """An address that is ours, and does not accept yet."""
+
+    port: int
+
+    async def serve(self, make_protocol: Callable[[], Connection]) -> asyncio.AbstractServer:
+        """Begin to accept."""
+        ...
+
+    def close(self) -> None:
+        """Give the address back, if nothing is served on it."""
+        ...
+
+
+class Binder(Protocol):
+    """Takes addresses; a simulation brings its own network."""
+
+    def __call__(self, host: str, port: int, options: SocketOptions) -> Bound: ...
+
+
+class TcpAddress:
+    """A bound socket of this machine; port 0 becomes a free one."""
+
+    def __init__(self, host: str, port: int, options: SocketOptions) -> None:
+        info = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        # An empty host means all interfaces: IPv4 first, which every machine has.
+        family, kind, protocol, _, address = min(info, key=lambda entry: entry[0])
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            options.apply(bound)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        self.port: int = bound.getsockname()[1]
+        self._socket = bound
+        self._backlog = options.backlog
+
+    async def serve(self, make_protocol: Callable[[], Connection]) -> asyncio.AbstractServer:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(make_protocol, sock=self._socket, backlog=self._backlog)
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class ConnectionCounts:
@@ -98,6 +149,7 @@ class Listener:
         caps: ConnectionCaps,
         counts: ConnectionCounts,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - frozen
+        binder: Binder = TcpAddress,
     ) -> None:
         self.name = name
         self.host = host
@@ -105,38 +157,22 @@ class Listener:
         self._caps = caps
         self._counts = counts
         self._options = options
-        self._server: asyncio.Server | None = None
-        self._socket: socket.socket | None = None
+        self._binder = binder
+        self._bound: Bound | None = None
+        self._server: asyncio.AbstractServer | None = None
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_drained = False
 
     def bind(self) -> None:
         """Take the address, without accepting yet; port 0 becomes a free one."""
-        info = socket.getaddrinfo(
-            self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        # An empty host means all interfaces: IPv4 first, which every machine has.
-        family, kind, protocol, _, address = min(info, key=lambda entry: entry[0])
-        bound = socket.socket(family, kind, protocol)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._options.apply(bound)
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-        bound.setblocking(False)
-        self._socket = bound
-        self.port = bound.getsockname()[1]
+        self._bound = self._binder(self.host, self.port, self._options)
+        self.port = self._bound.port
 
     async def start(self, make_connection: Callable[[Listener], Connection]) -> None:
         """Begin to accept."""
-        loop = asyncio.get_running_loop()
-        assert self._socket is not None
-        self._server = await loop.create_server(
-            lambda: make_connection(self), sock=self._socket, backlog=self._options.backlog
-        )
+        assert self._bound is not None
+        self._server = await self._bound.serve(lambda: make_connection(self))
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection in; False if there are too many already, or none is taken."""
@@ -182,8 +218,8 @@ class Listener:
     def stop_accepting(self) -> None:
         if self._server is not None:
             self._server.close()
-        elif self._socket is not None:
-            self._socket.close()
+        elif self._bound is not None:
+            self._bound.close()
 
     async def drain(self) -> None:
         """Take no more, let handlers that are under way finish for a moment, and close."""

@@ -18,8 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
-from pathlib import Path
+from contextlib import AsyncExitStack
 from random import Random, SystemRandom
 
 from tidemill import __version__
@@ -27,13 +26,20 @@ from tidemill.broker import handlers, status
 from tidemill.broker.compaction import make_cleaner
 from tidemill.broker.connection import Connection
 from tidemill.broker.context import Broker
-from tidemill.broker.directories import directory_ids, owner_of, report_strays
+from tidemill.broker.directories import (
+    directory_ids,
+    make_directories,
+    owner_of,
+    report_strays,
+)
 from tidemill.broker.fetch_sessions import FetchSessions
 from tidemill.broker.isr_updates import IsrUpdates
 from tidemill.broker.listener import (
+    Binder,
     ConnectionCounts,
     Listener,
     SocketOptions,
+    TcpAddress,
 )
 from tidemill.broker.live_limits import LiveLimits
 from tidemill.broker.meeting_place import store_url, wanted_id
@@ -60,7 +66,7 @@ from tidemill.controller import Controller
 from tidemill.coordinators.coordinator import GroupCoordinator, runtime_settings
 from tidemill.coordinators.runtime import Machinery
 from tidemill.errors import TidemillError
-from tidemill.executor import ThreadExecutor
+from tidemill.executor import ExecutorFactory, OwnedExecutor, thread_executor
 from tidemill.image import ClusterImage, Endpoint, TopicImage
 from tidemill.replication.manager import ReplicaManager
 from tidemill.replication.partition import Partition
@@ -94,8 +100,10 @@ class BrokerServer:
         files: Files | None = None,
         store: Store | None = None,
         connector: Connector = connect_tcp,
+        binder: Binder = TcpAddress,
+        executors: ExecutorFactory = thread_executor,
     ) -> None:
-        """`store` is for clusters in one process; without it the configuration says where it is."""
+        """A simulation brings all of these; `store` is otherwise where the configuration says."""
         self.config = config
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
@@ -104,6 +112,8 @@ class BrokerServer:
         self._undo = AsyncExitStack()
         self._given_store = store
         self._connector = connector
+        self._binder = binder
+        self._executors = executors
         self._broker_epoch = -1
         self._is_up = False
         self.peers: Peers | None = None
@@ -132,8 +142,6 @@ class BrokerServer:
         await self._serve(loop)
         await self._join()
         self._start_upkeep()
-        status.write(self._dirs[0], self.status())
-        self._undo.callback(status.remove, self._dirs[0])
 
     async def stop(self) -> None:
         """Go down cleanly, undoing what `start` did in the reverse order (rule K1).
@@ -172,7 +180,9 @@ class BrokerServer:
             self.config.int("socket.receive.buffer.bytes"),
         )
         self.listeners = [
-            Listener(each.name, each.host, each.port, self._limits.caps, counts, options)
+            Listener(
+                each.name, each.host, each.port, self._limits.caps, counts, options, self._binder
+            )
             for each in self.config.listeners
         ]
         for listener in self.listeners:
@@ -196,11 +206,7 @@ class BrokerServer:
 
     def _prepare_directories(self) -> tuple[str, int]:
         """Make those that are missing; the ids of cluster and node that they belong to."""
-        Path(self._dirs[0]).mkdir(parents=True, exist_ok=True)
-        for directory in self._dirs[1:]:
-            # The store is in the first; a log directory that cannot be used is an offline one.
-            with suppress(OSError):
-                Path(directory).mkdir(parents=True, exist_ok=True)
+        make_directories(self._files, self._dirs)
         return owner_of(self._files, self._dirs, wanted_id(self.config))
 
     async def _open_store(self, cluster_id: str, broker_id: int) -> None:
@@ -280,13 +286,13 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: self.logs.shutdown(marks, broker_epoch=epoch))
 
-    def _flush_executor(self, directory: str) -> ThreadExecutor:
+    def _flush_executor(self, directory: str) -> OwnedExecutor:
         """Threads of its own for each directory: one slow disk does not hold up another."""
         return self._make_executor(self.config.int("log.flush.threads"), "tidemill-flush")
 
-    def _make_executor(self, threads: int, name: str) -> ThreadExecutor:
+    def _make_executor(self, threads: int, name: str) -> OwnedExecutor:
         loop = asyncio.get_running_loop()
-        executor = ThreadExecutor(loop.call_soon_threadsafe, threads=threads, name=name)
+        executor = self._executors(threads=threads, name=name)
 
         async def close() -> None:
             await loop.run_in_executor(None, executor.close)
@@ -470,9 +476,10 @@ async def serve(
     try:
         await server.start()
         calm_garbage_collector()
-        if on_ready is not None:
-            on_ready(server)
-        await stop.wait()
+        with status.noted(server.status()):
+            if on_ready is not None:
+                on_ready(server)
+            await stop.wait()
     finally:
         await server.stop()
 

@@ -1,9 +1,9 @@
 """A broker's note about itself in its data directory: who runs here, and where to reach it.
 
-`write` leaves the note when the broker is ready, `remove` takes it away on a clean stop, and `read`
-tells what is true now: a note counts only while its process holds the directory's lock, so neither
-a crash nor a process id that was given out again can pass for a broker. The note is for tools on
-the same machine; nothing depends on it.
+`noted` leaves the note while the broker is up and takes it away on a clean stop, and `read` tells
+what is true now: a note counts only while its process holds the directory's lock, so neither a
+crash nor a process id that was given out again can pass for a broker. The note is for tools on the
+same machine; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import os
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,16 +36,22 @@ class BrokerStatus:
     data_dir: str
 
 
+@contextmanager
+def noted(status: BrokerStatus) -> Iterator[None]:
+    """In here, the broker is up and its data directory says so."""
+    write(status.data_dir, status)
+    try:
+        yield
+    finally:
+        (Path(status.data_dir) / FILE_NAME).unlink(missing_ok=True)
+
+
 def write(directory: str | Path, status: BrokerStatus) -> None:
     """Leave the note, whole or not at all."""
     target = Path(directory) / FILE_NAME
     temporary = target.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(status)) + "\n")
     temporary.replace(target)
-
-
-def remove(directory: str | Path) -> None:
-    (Path(directory) / FILE_NAME).unlink(missing_ok=True)
 
 
 def read(directory: str | Path) -> BrokerStatus | None:

@@ -476,6 +476,9 @@ class VirtualExecutor:
         delay_s = self._random.random() * self._delay_s_max
         self._loop.call_later(delay_s, self._run, work, then)
 
+    def close(self) -> None:
+        """Work under way is done all the same: nobody waits for it here."""
+
     @staticmethod
     def _run(work: Callable[[], T], then: Then[T]) -> None:
         try:
