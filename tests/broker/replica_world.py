@@ -330,8 +330,16 @@ class World:
         )
         self.publish(with_partitions(self.image, topic, [after]), late=late)
 
-    def assign(self, replicas: Sequence[int], isr: Sequence[int], leader: int) -> None:
-        before = self.state()
+    def configure(self, topic: str = "t", **configs: str) -> None:
+        """The topic has these settings from now on."""
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        changed = replace(self.image.topics[topic], configs=frozen(settings))
+        self.publish(with_topic(self.image, changed))
+
+    def assign(
+        self, replicas: Sequence[int], isr: Sequence[int], leader: int, topic: str = "t"
+    ) -> None:
+        before = self.state(topic)
         after = replace(
             before,
             replicas=tuple(map(BrokerId, replicas)),
@@ -340,7 +348,7 @@ class World:
             leader_epoch=LeaderEpoch(before.leader_epoch + 1),
             partition_epoch=PartitionEpoch(before.partition_epoch + 1),
         )
-        self.publish(with_partitions(self.image, "t", [after]))
+        self.publish(with_partitions(self.image, topic, [after]))
 
     # Faults.
 

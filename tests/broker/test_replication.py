@@ -419,6 +419,55 @@ def test_copying_for_a_reassignment_is_throttled(loop: SimLoop, side: str) -> No
     assert set(world.state().isr) == {0, 1, 2}
 
 
+@pytest.mark.parametrize("way", ["raised", "removed", "not for this replica"])
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttle_that_is_lifted_while_a_move_runs_speeds_it_up(
+    loop: SimLoop, side: str, way: str
+) -> None:
+    """A move that would take hours is done at once when the throttle is raised or goes."""
+    world = World(loop)
+    rate, chosen = f"{side}.replication.throttled.rate", f"{side}.replication.throttled.replicas"
+    for node in world.nodes:
+        node.broker.config.apply_dynamic({}, {rate: "10"})
+    world.create_topic(replicas=(0, 1), **{chosen.replace(".", "_"): "0:2"})
+    for _ in range(20):
+        world.produce(b"x" * 5_000)
+        world.run_ms(20)
+    for node in world.nodes:
+        node.replicas.leader_throttle.take(10_000_000)
+    world.assign((0, 1, 2), (0, 1), leader=0)
+    world.run_ms(60_000)
+    assert 2 not in world.state().isr
+    for node in world.nodes:
+        node.broker.config.apply_dynamic({}, {rate: "10000000"} if way == "raised" else {})
+    if way == "not for this replica":
+        for node in world.nodes:
+            node.broker.config.apply_dynamic({}, {rate: "10"})
+        world.configure(**{chosen.replace(".", "_"): "0:1"})
+    world.run_ms(5_000)
+    assert set(world.state().isr) == {0, 1, 2}
+
+
+def test_partitions_that_are_new_keep_to_the_throttle_too(loop: SimLoop) -> None:
+    """Many partitions that move together share the rate from their first fetch on."""
+    world = World(loop)
+    for node in world.nodes:
+        node.broker.config.apply_dynamic({}, {"follower.replication.throttled.rate": "10000"})
+    names = [f"t{number}" for number in range(10)]
+    for name in names:
+        world.create_topic(name, replicas=(0, 1), follower_replication_throttled_replicas="*")
+        for _ in range(10):
+            world.produce(b"x" * 5_000, topic=name)
+    world.run_ms(500)
+    world.assign((0, 1, 2), (0, 1), leader=0, topic=names[0])
+    world.run_ms(1_000)
+    for name in names[1:]:
+        world.assign((0, 1, 2), (0, 1), leader=0, topic=name)
+    world.run_ms(2_000)
+    copied = [name for name in names if world.nodes[2].values(name)]
+    assert copied == names[:1]
+
+
 def test_throttled_replicas_without_a_rate_are_not_held_back(loop: SimLoop) -> None:
     world = World(loop)
     throttled = {f"{side}_replication_throttled_replicas": "*" for side in ("leader", "follower")}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tidemill.replication.throttle import (
+    DEBT_MS_MAX,
     NONE_THROTTLED,
     UNLIMITED,
+    WAIT_MS_MAX,
     Throttle,
     throttled_replicas,
 )
@@ -51,4 +53,36 @@ def test_the_rate_may_change_and_be_nothing() -> None:
     assert throttle.wait_ms() > 0
     throttle.take(10)
     rate[0] = UNLIMITED
+    assert throttle.wait_ms() == 0
+
+
+def test_a_rate_that_is_raised_counts_for_what_is_owed() -> None:
+    """A move that was told to take hours goes faster as soon as somebody allows it."""
+    clock, rate = ManualClock(), [1_000]
+    throttle = Throttle(clock, lambda: rate[0])
+    throttle.take(1_000_000)
+    throttle.take(0)
+    assert throttle.wait_ms() == WAIT_MS_MAX, "nobody waits longer without looking again"
+    rate[0] = 10_000_000
+    assert throttle.wait_ms() == 100
+    clock.advance(50)
+    rate[0] = UNLIMITED
+    assert throttle.wait_ms() == 0
+    rate[0] = 1_000
+    assert throttle.wait_ms() == 0, "what was owed is forgiven with the throttle"
+
+
+def test_traffic_that_cannot_be_held_back_does_not_pile_up() -> None:
+    """Replicas in sync take what they need; those catching up go on soon after that has ended."""
+    clock = ManualClock()
+    throttle = Throttle(clock, lambda: 1_000)
+    for _ in range(1_000):
+        throttle.take(1_000_000)
+        throttle.take(1)
+    clock.advance(1_000_000)
+    throttle.take(1)
+    assert throttle.wait_ms() == 1
+    for _ in range(1_000):
+        throttle.take(1_000)
+    clock.advance(DEBT_MS_MAX)
     assert throttle.wait_ms() == 0

@@ -93,6 +93,8 @@ class LeaderDriver:
         self._clock = clock
         self._throttle = throttle
         self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._throttled: dict[TopicIdPartition, None] = {}
+        """Partitions that are held back while the throttle says so."""
         self._awake = asyncio.Event()
         self._flush_deadline_ms: int | None = None
         self._complaints = Sparingly(clock)
@@ -110,6 +112,8 @@ class LeaderDriver:
         key = key_of(partition)
         self._partitions[key] = partition
         self._do_all(self.fetcher.follow(key, partition.copy, partition.leader_epoch))
+        if self._is_throttled(partition):
+            self._throttled[key] = None
         self.wake()
 
     def unfollow(self, partition: Partition) -> None:
@@ -178,6 +182,7 @@ class LeaderDriver:
 
     def _request_if_ready(self) -> FetchRequest | None:
         now_ms = self._clock.monotonic_ms()
+        self._look_at_throttle(now_ms)
         if not self._flush():
             self._flush_deadline_ms = None
             return self.fetcher.next_request(now_ms)
@@ -210,6 +215,25 @@ class LeaderDriver:
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._awake.wait()
+
+    # The throttle: replicas that are catching up keep to it, others are never held back.
+
+    def _look_at_throttle(self, now_ms: int) -> None:
+        wait_ms = self._throttle.wait_ms() if self._throttled else 0
+        for key in list(self._throttled):
+            partition = self._partitions.get(key)
+            if partition is not None and self._is_throttled(partition):
+                self.fetcher.rest(key, now_ms + wait_ms)
+            else:
+                del self._throttled[key]
+                self.fetcher.rest(key, now_ms)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        return self._broker_id not in partition.isr and self._is_chosen(partition)
+
+    def _is_chosen(self, partition: Partition) -> bool:
+        index = partition.topic_partition.partition
+        return partition.settings.follower_throttled.has(index, self._broker_id)
 
     # Answers.
 
@@ -267,17 +291,11 @@ class LeaderDriver:
             if trouble is not None:
                 self._report(partition, trouble)
         else:
-            self._count(partition, step.key, len(step.fetched.records))
+            self._count(partition, len(step.fetched.records))
 
-    def _count(self, partition: Partition, key: TopicIdPartition, size_bytes: int) -> None:
-        """Keep to the throttle with replicas that are catching up; others are never held back."""
-        index = partition.topic_partition.partition
-        if not partition.settings.follower_throttled.has(index, self._broker_id):
-            return
-        self._throttle.take(size_bytes)
-        wait_ms = self._throttle.wait_ms()
-        if wait_ms and self._broker_id not in partition.isr:
-            self.fetcher.rest(key, self._clock.monotonic_ms() + wait_ms)
+    def _count(self, partition: Partition, size_bytes: int) -> None:
+        if self._is_chosen(partition):
+            self._throttle.take(size_bytes)
 
     def _cut(self, partition: Partition, step: Cut) -> None:
         try:

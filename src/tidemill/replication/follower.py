@@ -72,10 +72,16 @@ class Status(Enum):
     """A step that was handed out: a cut, or the question how far the leader's log reaches."""
     DELAYED = auto()
     """Some time, after trouble that may end by itself."""
+    RESTING = auto()
+    """Some time, for the throttle's sake."""
     FENCED = auto()
     """Newer metadata: the leader has a newer epoch than we know (rule A6)."""
     FAILED = auto()
     """Somebody to look at it; it is not fetched in this epoch any more."""
+
+
+_PASSING = frozenset({Status.FETCHING, Status.DELAYED, Status.RESTING})
+"""What ends by itself, in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,7 @@ class FollowedPartition:
 
     def is_ready(self, now_ms: int) -> bool:
         """Whether it can be fetched now; the end of a delay is noticed here."""
-        if self.status is Status.DELAYED and now_ms >= self.ready_at_ms:
+        if self.status in (Status.DELAYED, Status.RESTING) and now_ms >= self.ready_at_ms:
             self.status = Status.FETCHING
         return self.status is Status.FETCHING and self.replica.is_settled
 
@@ -232,11 +238,14 @@ class FollowerFetcher:
         self._unsure[key] = None
 
     def rest(self, key: TopicIdPartition, until_ms: int) -> None:
-        """Leave the partition alone for a while; for one that has trouble nothing changes."""
+        """Leave the partition alone until then, instead of until another time that was set before.
+
+        For one that has trouble nothing changes.
+        """
         state = self._partitions.get(key)
-        if state is not None and state.status is Status.FETCHING:
+        if state is not None and state.status in (Status.FETCHING, Status.RESTING):
             self.touch(key)
-            state.status = Status.DELAYED
+            state.status = Status.RESTING
             state.ready_at_ms = until_ms
 
     def unflushed(self) -> list[TopicIdPartition]:
@@ -284,7 +293,7 @@ class FollowerFetcher:
         times = [
             state.ready_at_ms
             for state in self._unsure_states()
-            if state.status in (Status.DELAYED, Status.FETCHING) and state.replica.is_settled
+            if state.status in _PASSING and state.replica.is_settled
         ]
         if len(self._wanted) > sum(key in self._wanted for key in self._unsure):
             times.append(now_ms)

@@ -138,12 +138,14 @@ class Moves:
         if self._rest_bytes(source, future) <= REST_BYTES_MAX:
             self._switch(move.partition, source, future)
             return True
+        if wait_ms := self._throttle.wait_ms():
+            await asyncio.sleep(wait_ms / 1000)
+            return False
         found = _slice_of(source, future.log_end_offset)
         records = await in_thread(self._executor, found.read_blocking)
         if records and source.cuts == move.cuts:
             future.append_as_follower(records)
             self._throttle.take(len(records))
-        await asyncio.sleep(self._throttle.wait_ms() / 1000)
         return False
 
     def _rest_bytes(self, source: Log, future: Log) -> int:
