@@ -23,6 +23,7 @@ TOUCHES_THE_MACHINE = (
     "logs.py",
     "storage/files.py",
     "store/sqlite.py",
+    "store/sqlite_session.py",
     "broker/listener.py",
     "broker/server.py",
     "broker/status.py",

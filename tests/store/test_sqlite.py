@@ -21,6 +21,7 @@ from tests.timers.helpers import HandClock
 from tidemill.clock import SystemClock
 from tidemill.executor import InlineExecutor
 from tidemill.store import sqlite as engine
+from tidemill.store import sqlite_session
 from tidemill.store.base import (
     BadArguments,
     Create,
@@ -243,7 +244,7 @@ async def test_sessions_of_before_a_reboot_are_over(
 ) -> None:
     store = await world.open()
     await store.create("/old", ephemeral=True)
-    monkeypatch.setattr(engine, "_boot_id", lambda: "another")
+    monkeypatch.setattr(sqlite_session, "boot_id", lambda: "another")
     assert list(live_nodes(world.path, "/old", SystemClock())) == []
 
 

@@ -4,6 +4,9 @@ It starts them, says `ready on HOST:PORT` for each once all have found each othe
 goes, and stops them all in the end. A broker that died stays dead until somebody brings it back
 (`tidemill broker start`): to restart it silently would hide what killed it. Whoever was started
 that way belongs to the watch, too, and stops with it.
+
+A broker that was stopped while it wrote to the store they share keeps all others from writing. When
+it has been silent for longer than a session lasts, it is killed, so that the others go on.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from tidemill.cli import launch
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.fleet import Fleet, Member
 from tidemill.cli.launch import Launched
+from tidemill.clock import SystemClock
+from tidemill.store.sqlite_writer import WriteLockWatch
+from tidemill.store.url import SqliteUrl, parse_store_url
 
 LOCK_NAME = "up.lock"
 WATCH_S = 0.1
@@ -44,6 +50,7 @@ class Supervisor:
         self._fmt = fmt
         self._children: dict[str, Launched] = {}
         self._others: dict[str, BrokerStatus] = {}
+        self._write_lock = _write_lock(fleet)
         self._told_to_stop = False
         self._failures = 0
 
@@ -128,6 +135,7 @@ class Supervisor:
             self._reap()
             if time.monotonic() - looked >= LOOK_AROUND_S or not self._children:
                 self._look_around()
+                self._free_the_store()
                 looked = time.monotonic()
             time.sleep(WATCH_S)
         if not self._told_to_stop:
@@ -153,6 +161,14 @@ class Supervisor:
                 # A broker that stops in good order takes its note away.
                 died = note is None and (self._fleet.path_of(member) / STATUS_NAME).exists()
                 self._report(member, known.pid, "died" if died else "stopped", died=died)
+
+    def _free_the_store(self) -> None:
+        """Kill a broker that was stopped while it wrote, for nobody else can write until then."""
+        pid = None if self._write_lock is None else self._write_lock.look()
+        ours = [child.process.pid for child in self._children.values()]
+        if pid is not None and pid in (*ours, *(note.pid for note in self._others.values())):
+            self._say(f"pid {pid} hangs in the middle of a write to the store and is killed")
+            os.kill(pid, signal.SIGKILL)
 
     def _report(self, member: Member, pid: int, how: str, *, died: bool) -> None:
         self._failures += died
@@ -202,6 +218,13 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _write_lock(fleet: Fleet) -> WriteLockWatch | None:
+    """The lock that the brokers share, if they share a file."""
+    store = fleet.settings_of(fleet.members[0]).get(fleets.STORE_KEY)
+    url = None if store is None else parse_store_url(store)
+    return WriteLockWatch(url.path, SystemClock()) if isinstance(url, SqliteUrl) else None
 
 
 def _how(status: int) -> str:

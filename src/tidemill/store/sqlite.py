@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import hashlib
 import os
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +42,7 @@ from tidemill.store.base import (
     watches,
 )
 from tidemill.store.sql import SessionRow, StoreFile
+from tidemill.store.sqlite_session import Session, boot_id, is_dead, is_over, lock_path
 
 T = TypeVar("T")
 
@@ -65,8 +63,11 @@ class SqliteStore(SingleWrites):
         self._writer: StoreFile | None = None
         self._queue: deque[tuple[Callable[[], Any], Then[Any]]] = deque()
         self._working = False
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._session_lost = False
+        self._renewed_ms = 0
+        self._judges_from_ms = 0
+        """Until then others may have been held up as we were: their leases prove nothing."""
         self._lost_callbacks: list[Callable[[], None]] = []
         self._watches: list[_SqliteWatch] = []
         self._seen = 0
@@ -90,6 +91,7 @@ class SqliteStore(SingleWrites):
         if session_timeout_ms is not None:
             timeout_ms = session_timeout_ms
             self._session = await self._in_executor(lambda: self._open_session(timeout_ms))
+            self._renewed_ms = self._clock.monotonic_ms()
             self._session_lost = False
             self._listen(self._session)
             self._every("renew", timeout_ms // 3, self._renew)
@@ -109,15 +111,15 @@ class SqliteStore(SingleWrites):
             raise
         self._writer = writer
         for row in writer.sessions():
-            if _is_over(self._path, row, self._clock.monotonic_ms()):
+            if is_over(self._path, row, self._clock.monotonic_ms()):
                 self._expire(row)
 
-    def _open_session(self, timeout_ms: int) -> _Session:
+    def _open_session(self, timeout_ms: int) -> Session:
         assert self._writer is not None
-        session = _Session(self._path, timeout_ms)
+        session = Session(self._path, timeout_ms)
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         try:
-            self._writer.open_session(timeout_ms, deadline_ms, _boot_id(), session.begin)
+            self._writer.open_session(timeout_ms, deadline_ms, boot_id(), session.begin)
         except BaseException:
             session.end()
             raise
@@ -257,10 +259,22 @@ class SqliteStore(SingleWrites):
             # A store that cannot write now is asked again at the next interval.
             if error is None and not result:
                 self._lose_session()
+            elif error is None:
+                self._renewed(session)
 
         self._submit(
             lambda: self._open_writer().renew(session.session_id, deadline_ms, seen), renewed
         )
+
+    def _renewed(self, session: Session) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if self._is_held_up(session, now_ms):
+            self._judges_from_ms = now_ms + session.timeout_ms
+        self._renewed_ms = now_ms
+
+    def _is_held_up(self, session: Session, now_ms: int) -> bool:
+        """Whether renewing takes so long that others who live may not have managed it."""
+        return now_ms - self._renewed_ms > session.timeout_ms // 2
 
     def _sweep(self) -> None:
         """Look for sessions that are over: ours, and those of the dead and the stopped."""
@@ -272,15 +286,24 @@ class SqliteStore(SingleWrites):
         self._others = [row for row in rows if row.session_id != self.session_id]
         now_ms = self._clock.monotonic_ms()
         for row in self._others:
-            if row.session_id not in self._expiring and _is_over(self._path, row, now_ms):
+            if row.session_id not in self._expiring and self._is_over(row, now_ms):
                 self._expiring.add(row.session_id)
                 self._submit(partial(self._expire, row), partial(self._expired, row))
+
+    def _is_over(self, row: SessionRow, now_ms: int) -> bool:
+        """Whether a session is over; its lease says so only where it could have been renewed."""
+        session = self._session
+        if session is not None and (
+            now_ms < self._judges_from_ms or self._is_held_up(session, now_ms)
+        ):
+            return is_dead(self._path, row)
+        return is_over(self._path, row, now_ms)
 
     def _expire(self, row: SessionRow) -> bool:
         expired = self._open_writer().expire(row.session_id, row.deadline_ms)
         if expired:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(_lock_path(self._path, row.session_id))
+                os.unlink(lock_path(self._path, row.session_id))
         return expired
 
     def _expired(self, row: SessionRow, result: bool | None, error: BaseException | None) -> None:
@@ -346,7 +369,7 @@ class SqliteStore(SingleWrites):
 
     # Pokes and timers
 
-    def _listen(self, session: _Session) -> None:
+    def _listen(self, session: Session) -> None:
         if session.ears is not None:
             asyncio.get_running_loop().add_reader(session.ears.fileno(), self._hear, session.ears)
 
@@ -401,81 +424,6 @@ class _SqliteWatch:
         self._store.forget(self)
 
 
-class _Session:
-    """What a session holds of the machine: a locked file, and a socket to be poked at."""
-
-    def __init__(self, store_path: str, timeout_ms: int) -> None:
-        self._store_path = store_path
-        self._lock: int | None = None
-        self.timeout_ms = timeout_ms
-        self.session_id = 0
-        self.ears: socket.socket | None = None
-
-    def begin(self, session_id: int) -> str:
-        """Take the lock and open the ears; the address to be poked at, "" if there is none."""
-        self.session_id = session_id
-        path = _lock_path(self._store_path, session_id)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not sys.platform.startswith("linux"):
-            return ""
-        # A name in Linux's abstract namespace: no file to leave behind, no limit on its folder.
-        digest = hashlib.sha256(os.path.realpath(self._store_path).encode()).hexdigest()[:16]
-        address = f"\0tidemill-{digest}-{session_id}"
-        self.ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.ears.setblocking(False)
-        self.ears.bind(address)
-        return address
-
-    def end(self) -> None:
-        """Let go of both; calling it again does nothing."""
-        if self.ears is not None:
-            self.ears.close()
-            self.ears = None
-        if self._lock is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(_lock_path(self._store_path, self.session_id))
-            os.close(self._lock)
-            self._lock = None
-
-
-def _lock_path(store_path: str, session_id: int) -> str:
-    return os.path.join(f"{store_path}-sessions", f"{session_id}.lock")
-
-
-def _is_over(store_path: str, row: SessionRow, now_ms: int) -> bool:
-    """Whether a session's lease has run out, or its process or its machine's uptime has ended."""
-    if row.deadline_ms <= now_ms or row.boot != _boot_id():
-        return True
-    return not _is_locked(_lock_path(store_path, row.session_id))
-
-
-def _is_locked(path: str) -> bool:
-    """Whether the process that made the session still lives."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(handle)
-
-
-@cache
-def _boot_id() -> str:
-    """Names this run of the machine: leases of another one mean nothing on our clock."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 def live_nodes(path: str | Path, prefix: str, clock: Clock) -> dict[str, Node]:
     """What a store file says of the nodes below `prefix` right now, without joining it.
 
@@ -491,5 +439,5 @@ def live_nodes(path: str | Path, prefix: str, clock: Clock) -> dict[str, Node]:
     finally:
         file.close()
     now_ms = clock.monotonic_ms()
-    alive = {row.session_id for row in sessions if not _is_over(str(path), row, now_ms)} | {0}
+    alive = {row.session_id for row in sessions if not is_over(str(path), row, now_ms)} | {0}
     return {name: node for name, node in nodes.items() if node.stat.owner in alive}
