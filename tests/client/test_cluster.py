@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from tests.client.scripted import ScriptedBroker
+from tests.client.scripted import Fault, ScriptedBroker
 
 from tidemill.client.cluster import Cluster
 from tidemill.client.errors import ClientError, ClosedError, UnreachableError
@@ -18,6 +18,7 @@ from tidemill.client.settings import AdminSettings
 from tidemill.errors import ErrorCode
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.metadata import (
+    MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -165,3 +166,30 @@ async def test_idle_connections_are_closed(broker: ScriptedBroker) -> None:
         idle = await cluster.connection(0, "fetch")
         await asyncio.sleep(0.2)
         assert not idle.is_open
+
+
+async def test_a_broker_that_owes_an_answer_is_not_asked_what_others_can_answer(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process keeps its connections: asking it would take the whole request timeout."""
+    monkeypatch.setattr("tidemill.client.cluster.STUCK_MS", 20)
+    async with ScriptedBroker(beside=broker) as other, cluster_of(broker) as cluster:
+        stuck = await cluster.connection(0)
+        broker.fault = lambda _key, _request: Fault(silent=True)
+        waiting = asyncio.create_task(stuck.request(MetadataRequest()))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await cluster.refresh()
+        assert other.seen(ApiKey.METADATA)
+        assert not waiting.done()
+        stuck.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_the_broker_that_answered_last_is_asked(broker: ScriptedBroker) -> None:
+    async with ScriptedBroker(beside=broker) as other, cluster_of(broker) as cluster:
+        await cluster.connection(0)
+        await asyncio.sleep(0.005)
+        latest = await cluster.connection(1)
+        assert await cluster.any_connection() is latest
+        assert other.port == latest.address.port

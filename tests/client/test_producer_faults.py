@@ -190,6 +190,34 @@ async def test_silence_ends_the_connection_and_the_batch_is_sent_again(
     assert numbers(broker) == [1]
 
 
+async def test_a_leader_that_is_stuck_while_we_connect_may_be_replaced(
+    broker: ScriptedBroker,
+) -> None:
+    """A stopped process lets clients connect and answers nothing; meanwhile another one leads."""
+    stuck = Fault(silent=True)
+    async with (
+        ScriptedBroker(beside=broker) as other,
+        Producer(f"{broker.bootstrap},{other.bootstrap}", random=Random(5), **QUICK) as producer,
+    ):
+        await producer.send("t", b"0")
+        asked = asyncio.Event()
+
+        def say_nothing(key: ApiKey, _request: Any) -> Fault:
+            if key is ApiKey.API_VERSIONS:
+                asked.set()
+            return stuck
+
+        broker.fault = say_nothing
+        broker.drop_connections()
+        delivery = producer.send_soon("t", b"1")
+        await asked.wait()
+        await asyncio.sleep(0.05)  # What was known when the connection broke is known by now.
+        other.lead(T0)
+        async with asyncio.timeout(5):
+            await delivery
+    assert numbers(other) == [0, 1]
+
+
 async def test_a_broker_that_comes_back_gets_what_waited(broker: ScriptedBroker) -> None:
     async with producing(broker) as producer:
         await producer.send("t", b"0")

@@ -45,6 +45,8 @@ from tidemill.wire.messages.metadata import (
 
 MAIN = "main"
 """The channel for everything that a broker answers at once."""
+STUCK_MS = 1_000
+"""A broker that leaves a request unanswered for longer is asked nothing that others can answer."""
 
 
 class Cluster:
@@ -123,19 +125,26 @@ class Cluster:
         return self._pool.peek(node.address, channel) if node is not None else None
 
     async def any_connection(self) -> Connection:
-        """Some broker: one that we are connected to, else any that can be reached."""
+        """Some broker: the one that answered us last, else any that can be reached.
+
+        One that owes us an answer for long may be stuck, and is asked only if nobody else is left.
+        """
         self._check_open()
         nodes = list(self.view.nodes.values())
-        for node in nodes:
-            connection = self._pool.peek(node.address, MAIN)
-            if connection is not None:
-                return connection
+        connected = [each for node in nodes if (each := self._pool.peek(node.address, MAIN))]
+        answering = [each for each in connected if each.waiting_ms < STUCK_MS]
+        if answering:
+            return max(answering, key=lambda each: each.answered_ms)
         self.random.shuffle(nodes)
         for node in nodes:
+            if self._pool.peek(node.address, MAIN) is not None:
+                continue
             try:
                 return await self._pool.get(node.address, MAIN)
             except UnreachableError:
                 continue
+        if connected:
+            return min(connected, key=lambda each: each.waiting_ms)
         if nodes and self.settings.metadata_recovery_strategy == "none":
             raise UnreachableError("no broker of the cluster can be reached")
         return await self._bootstrap_connection()

@@ -71,7 +71,7 @@ async def connect_tcp(
 class _Pending:
     """A request on its way."""
 
-    __slots__ = ("api_key", "correlation_id", "future", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "future", "sent_ms", "timer", "version")
 
     def __init__(
         self,
@@ -80,12 +80,14 @@ class _Pending:
         correlation_id: int,
         future: asyncio.Future[Any],
         timer: asyncio.TimerHandle,
+        sent_ms: int,
     ) -> None:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
         self.future = future
         self.timer = timer
+        self.sent_ms = sent_ms
 
 
 class Connection(asyncio.Protocol):
@@ -96,6 +98,8 @@ class Connection(asyncio.Protocol):
         self.versions: Mapping[ApiKey, tuple[int, int]] = {}
         self.broker_versions: ApiVersionsResponse | None = None
         self.last_used_ms = clock.monotonic_ms()
+        self.answered_ms = self.last_used_ms
+        """When the broker gave its latest answer."""
         self._clock = clock
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -118,6 +122,13 @@ class Connection(asyncio.Protocol):
     @property
     def in_flight(self) -> int:
         return len(self._in_flight)
+
+    @property
+    def waiting_ms(self) -> int:
+        """For how long the oldest request under way has gone unanswered."""
+        if not self._in_flight:
+            return 0
+        return self._clock.monotonic_ms() - self._in_flight[0].sent_ms
 
     @property
     def is_writable(self) -> bool:
@@ -182,7 +193,9 @@ class Connection(asyncio.Protocol):
         correlation_id = self._write_frame(message, api_key, version)
         wait_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         timer = self._loop.call_later(wait_ms / 1000, self._time_out, api_key, wait_ms)
-        self._in_flight.append(_Pending(api_key, version, correlation_id, future, timer))
+        self._in_flight.append(
+            _Pending(api_key, version, correlation_id, future, timer, self.last_used_ms)
+        )
         return future
 
     def _write_frame(self, message: Message, api_key: ApiKey, version: int) -> int:
@@ -267,6 +280,7 @@ class Connection(asyncio.Protocol):
             raise WireError("nothing was asked")
         pending = self._in_flight.popleft()
         pending.timer.cancel()
+        self.answered_ms = self._clock.monotonic_ms()
         try:
             message = self._decode(pending, frame)
         except Exception as error:

@@ -194,13 +194,19 @@ class Sender:
         return self._settings.max_in_flight_requests_per_connection
 
     async def _connect(self, broker: _Broker) -> None:
+        attempt = self._loop.create_task(self._cluster.connection(broker.node_id, MAIN))
+        pause_s = self._settings.retry_backoff_max_ms / 1000
         try:
-            await self._cluster.connection(broker.node_id, MAIN)
+            while not (await asyncio.wait([attempt], timeout=pause_s))[0]:
+                # A machine that is stuck lets us connect and says nothing: the leader may move.
+                self._cluster.refresh_soon()
+            await attempt
         except ClientError:
             # The leader may be elsewhere by now. The next attempt has its own growing pause.
             self._cluster.refresh_soon()
             await asyncio.sleep(self._settings.reconnect_backoff_ms / 1000)
         finally:
+            attempt.cancel()
             broker.connecting = None
         self._schedule_pump()
 
