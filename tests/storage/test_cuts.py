@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 from tests.storage.helpers import TOPIC_ID, TP, StepExecutor, batch, manager_on, read_all
@@ -125,6 +127,93 @@ class TestCrash:
         log.flush()
         manager.write_checkpoints({TP: 20})
         return log
+
+
+class HookedDisk(CrashDisk):
+    """Lets something happen after a certain read of a segment, once."""
+
+    reads_left = -1
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def arm(self, reads: int, meanwhile: Callable[[], object]) -> None:
+        self.reads_left, self.meanwhile = reads, meanwhile
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        data = super().pread(path, position, length)
+        if path.endswith(".log"):
+            self.reads_left -= 1
+            if not self.reads_left:
+                self.meanwhile()
+        return data
+
+
+class TestReaders:
+    """Those who began to read before a cut, and go on after it."""
+
+    @pytest.mark.parametrize("reads", [1, 2])
+    @pytest.mark.parametrize("offset", [4, 13, 37], ids=["segments", "a segment", "batches"])
+    def test_a_time_is_looked_up_again_in_what_is_left(self, reads: int, offset: int) -> None:
+        """The batches of before are read at places where others begin by now."""
+        disk, config = HookedDisk(), LogConfig(segment_bytes=2600, index_interval_bytes=10_000)
+        log = manager_on(disk, config=config).create(TP, TOPIC_ID, config)
+        self.fill(log, 40, b"v" * 60)
+        after: list[int] = []
+
+        def cut() -> None:
+            log.truncate_to(offset)
+            self.fill(log, 60 - offset, b"w" * 43)
+            after.append(log.log_end_offset)
+
+        disk.arm(reads, cut)
+        found = log.offset_for_timestamp(1039)
+        assert after == [60]
+        assert found == (39, 1039, 0)
+
+    def test_a_view_taken_in_the_middle_of_a_cut_is_stale(self) -> None:
+        """A thread may begin when the cut is noted and the bytes are still there."""
+        disk = CrashDisk()
+        log = manager_on(disk).create(TP, TOPIC_ID, LogConfig())
+        self.fill(log, 10, b"v")
+        segment, views = log.segments[0], []
+        truncate = disk.truncate
+
+        def truncating(path: str, size: int) -> None:
+            views.append(log._lookup_view())
+            truncate(path, size)
+
+        disk.truncate = truncating  # type: ignore[method-assign]
+        segment.truncate(segment.locate(5, disk.pread), 5)
+        assert views[0].is_stale
+
+    @pytest.mark.parametrize("way", ["read_now", "read_blocking"])
+    def test_a_segment_that_a_cut_removed_is_not_read_from_its_successor(self, way: str) -> None:
+        """Another segment has its name by then, and other batches at its positions."""
+        log = manager_on(CrashDisk()).create(TP, TOPIC_ID, SEGMENTED)
+        append(log, 12, value=b"v" * 60)
+        base = log.segments[1].base_offset
+        part = log.read(base + 1, max_bytes=1 << 20, upper_offset=12)
+        log.truncate_to(1)
+        append(log, base - 1, leader_epoch=1)
+        log.roll()
+        append(log, 1, leader_epoch=1, value=b"w" * 300)
+        assert log.segments[1].base_offset == base
+        assert getattr(part, way)() == b""
+
+    @pytest.mark.parametrize("way", ["read_now", "read_blocking"])
+    def test_a_deleted_topic_is_not_read_from_the_next_of_its_name(self, way: str) -> None:
+        """Rule A11: the fetch was under way when the topic was deleted and made again."""
+        manager = manager_on(CrashDisk())
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 12, value=b"v" * 60)
+        part = log.read(1, max_bytes=1 << 20, upper_offset=12)
+        manager.delete(TP)
+        again = manager.create(TP, UUID(int=8), LogConfig())
+        append(again, 30, value=b"secret")
+        assert getattr(part, way)() == b""
+
+    def fill(self, log: Log, count: int, value: bytes) -> None:
+        for offset in range(log.log_end_offset, log.log_end_offset + count):
+            log.append_as_leader(batch(value, timestamp=1000 + offset), leader_epoch=0)
 
 
 class TestProducers:

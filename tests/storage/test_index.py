@@ -137,6 +137,20 @@ class MeanwhileDisk(CrashDisk):
         return data
 
 
+def test_a_thread_that_loads_aborted_transactions_does_not_undo_a_cut() -> None:
+    """Rules D8 and H10: what it has read is of before, and so would the next append's place be."""
+    disk = MeanwhileDisk()
+    whole = TransactionIndex(disk, "/x", empty=True)
+    for last in (5, 9, 12):
+        whole.append(AbortedTransaction(1, last - 1, last, last + 1))
+    index = TransactionIndex(disk, "/x")
+    disk.meanwhile = lambda: index.truncate(9)
+    assert [entry.last_offset for entry in index.entries()] == [5], "asked by the thread"
+    index.append(AbortedTransaction(1, 7, 8, 9))
+    for known in (index, TransactionIndex(disk, "/x")):
+        assert [entry.last_offset for entry in known.entries()] == [5, 8]
+
+
 def written_index(
     kind: type[OffsetIndex | TimeIndex],
 ) -> tuple[MeanwhileDisk, OffsetIndex | TimeIndex]:

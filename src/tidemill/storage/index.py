@@ -30,7 +30,7 @@ _offset_entry = struct.Struct(">ii")
 _time_entry = struct.Struct(">qi")
 
 
-_changing = threading.Lock()
+changing = threading.Lock()
 """Held for some instructions while an index gets other entries; never while a file is read."""
 
 
@@ -136,7 +136,7 @@ class _Index:
             generation = self._generation
             data = read_settled(self, lambda path: _entries_of(self._files, path, self._entry.size))
             entries = self._parse(data)
-            with _changing:
+            with changing:
                 if self._entries is None and self._generation == generation:
                     self._written = self._in_file = len(entries)
                     self._generation += 1
@@ -158,7 +158,7 @@ class OffsetIndex(_Index):
 
     def append(self, relative_offset: int, position: int) -> None:
         entries = self._load()
-        with _changing:
+        with changing:
             if not entries.first or relative_offset > entries.first[-1]:
                 entries.append(relative_offset, position)
 
@@ -224,7 +224,7 @@ class TimeIndex(_Index):
     def append(self, timestamp: int, relative_offset: int) -> None:
         """Add an entry if it says something new."""
         entries = self._load()
-        with _changing:
+        with changing:
             if timestamp >= 0 and (not entries.first or timestamp > entries.first[-1]):
                 entries.append(timestamp, relative_offset)
 

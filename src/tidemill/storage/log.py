@@ -85,7 +85,7 @@ class Log(CheckedLog, ReplaceableLog):
     def _look_up(
         self, find: Callable[[lookup.LogView], TimestampedOffset | None]
     ) -> TimestampedOffset | None:
-        """Look at the log as it is, and again if segments were replaced or deleted meanwhile."""
+        """Look at the log as it is, and again if segments were replaced or cut meanwhile."""
         for _ in range(LOOKUPS_MAX):
             view = self._lookup_view()
             try:
@@ -106,9 +106,9 @@ class Log(CheckedLog, ReplaceableLog):
         )
 
     def _lookup_view(self) -> lookup.LogView:
-        return lookup.LogView(
+        return lookup.view_of(
             self._files,
-            list(self._segments),
+            self._segments,
             self.leader_epochs,
             self.log_start_offset,
             self.log_end_offset,
@@ -225,6 +225,7 @@ class Log(CheckedLog, ReplaceableLog):
     def _remove_segments(self, dropped: list[Segment]) -> None:
         """Delete the last segments from the end of the log down."""
         for segment in reversed(dropped):
+            segment.forsake()
             segment.delete_files()
             if self.config.cleanup_compact:
                 # No start can tell a hole from what compaction took: there must never be one.

@@ -166,5 +166,5 @@ class DurableLog(LogBase):
         """Let go of the files without writing anything: the partition is deleted or lost."""
         self.is_closed = True
         for segment in [*self._segments, *(segment for _, segment in self.doomed)]:
-            segment.is_gone = True
+            segment.forsake()
             segment.close()

@@ -37,11 +37,30 @@ class LogView(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     damage: list[Damage]
+    cuts: int
 
     @property
     def is_stale(self) -> bool:
-        """Whether a file may have been replaced under a lookup: its answer is not to be trusted."""
-        return any(segment.is_gone for segment in self.segments)
+        """Whether a file was replaced or cut under a lookup: its answer is not to be trusted."""
+        return _cuts(self.segments) != self.cuts or any(one.is_gone for one in self.segments)
+
+
+def view_of(
+    files: Files,
+    segments: list[Segment],
+    epochs: LeaderEpochCache,
+    log_start_offset: int,
+    log_end_offset: int,
+    damage: list[Damage],
+) -> LogView:
+    """A log as it is now; a thread may ask for this while the loop is cutting the log."""
+    found = list(segments)
+    cuts = _cuts(found)
+    return LogView(files, found, epochs, log_start_offset, log_end_offset, damage, cuts)
+
+
+def _cuts(segments: list[Segment]) -> int:
+    return sum(segment.cuts for segment in segments)
 
 
 def first_not_older(view: LogView, timestamp: int) -> TimestampedOffset | None:

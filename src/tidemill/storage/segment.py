@@ -131,7 +131,8 @@ class Segment:
         self.is_gone = False
         """Deleted, or its directory is: a missing file is no fault of the disk then."""
         self.cuts = 0
-        """How often its end was cut off; `lowest_cut` is the lowest position of any cut."""
+        """Changes when a cut begins and when it is done, and with `forsake`; `lowest_cut` is the
+        lowest position from which bytes may be others, or another's, since."""
         self.lowest_cut = 0
         self._bytes_since_index = 0
         self._sealed_size = -1
@@ -353,9 +354,7 @@ class Segment:
 
     def truncate(self, position: int, offset: int) -> None:
         """Drop everything from `position` on, where the batch of `offset` begins."""
-        # First of all: a thread that has read something asks for these afterwards.
-        self.lowest_cut = min(self.lowest_cut, position) if self.cuts else position
-        self.cuts += 1
+        self._note_cut(position)
         self.drop_checksums()
         self.offset_index.truncate(position)
         self.time_index.truncate(offset - self.base_offset)
@@ -364,7 +363,19 @@ class Segment:
         self.size = position
         self._bytes_since_index = 0
         self._recent = _RecentBatches(self.base_offset)
+        self.cuts += 1  # Once more: a thread may have begun to read in between.
         self.reload_timestamps()
+
+    def _note_cut(self, position: int) -> None:
+        """Before anything is cut: a thread that has read something asks for these afterwards."""
+        self.lowest_cut = min(self.lowest_cut, position) if self.cuts else position
+        self.cuts += 1
+
+    def forsake(self) -> None:
+        """The log lets go of the segment, and another may get its names: who still reads finds
+        nothing rather than somebody else's bytes."""
+        self.is_gone = True
+        self._note_cut(0)
 
     def reload_timestamps(self) -> None:
         """Find the largest timestamp anew: the time index, then the batches after its end."""

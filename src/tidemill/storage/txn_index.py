@@ -12,7 +12,7 @@ import struct
 from typing import NamedTuple
 
 from tidemill.storage.files import Files
-from tidemill.storage.index import read_settled
+from tidemill.storage.index import changing, read_settled
 
 ENTRY_BYTES = 34
 _VERSION = 0
@@ -42,9 +42,16 @@ class TransactionIndex:
         self._entries: list[AbortedTransaction] | None = [] if empty else None
 
     def entries(self) -> list[AbortedTransaction]:
-        if self._entries is None:
-            self._entries = self._read()
-        return self._entries
+        """All of them, from the file on first use, which may be a thread's."""
+        entries = self._entries
+        if entries is not None:
+            return entries
+        found = self._read()
+        with changing:
+            # Whoever was first may have changed them, and the file, since this one began to read.
+            if self._entries is None:
+                self._entries = found
+            return self._entries
 
     def append(self, aborted: AbortedTransaction) -> None:
         """Add a transaction; one that is there already (a marker seen again) is not repeated."""
