@@ -14,19 +14,29 @@ from tests.storage.helpers import TOPIC_ID, TP, manager_on, read_all
 from tests.storage.helpers import batch as stored_batch
 
 from tidemill.broker.server import BrokerServer
+from tidemill.client import Admin
+from tidemill.client.admin_types import (
+    AlterOp,
+    ConfigResource,
+    NewTopic,
+)
 from tidemill.errors import ErrorCode
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.testing.disk import CrashDisk, PowerCut
+from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
+from tidemill.wire.batch import iter_headers
 from tidemill.wire.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
     DescribeLogDirsRequest,
 )
+from tidemill.wire.records import iter_records
 
 DIRS = ("/one", "/two")
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 @pytest.fixture
@@ -122,6 +132,81 @@ async def test_what_cannot_be_moved(server: BrokerServer) -> None:
         assert await move(client, here, "t", 7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def files_of(folder: Path, name: str = "t-0") -> list[Path]:
+    """The copy of the partition under way in a log directory, its segments in order."""
+    return sorted(folder.glob(f"{name}.*-future/*.log"))
+
+
+async def throttle(admin: Admin, change: AlterOp) -> None:
+    (await admin.alter_configs({ConfigResource.broker(): [change]})).raise_first()
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+async def test_a_move_goes_on_after_a_restart(tmp_path: Path, way: str) -> None:
+    """Neither SIGTERM nor SIGKILL in the middle ends a move, nor begins it from the start."""
+    dirs = [tmp_path / "data" / "one", tmp_path / "data" / "two"]
+    settings = {"log.dirs": ",".join(map(str, dirs))}
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        async with Admin(broker.bootstrap) as admin, connect(broker.port) as client:
+            topic = NewTopic("t", 1, configs={"segment.bytes": str(1 << 20)})
+            (await admin.create_topics([topic])).raise_first()
+            await throttle(admin, AlterOp.set(RATE, "100000"))
+            await fill(client, 200)
+            home = next(folder for folder in dirs if (folder / "t-0").is_dir())
+            other = next(folder for folder in dirs if folder != home)
+            assert await move(client, str(other)) == 0
+            await until(lambda: any(file.stat().st_size > 500_000 for file in files_of(other)))
+        copied = files_of(other)[0]
+        inode = copied.stat().st_ino
+        broker.stop() if way == "stop" else broker.kill()
+        assert files_of(other), "the copy waits for the next start"
+        broker.start()
+        async with Admin(broker.bootstrap) as admin:
+            await throttle(admin, AlterOp.delete(RATE))
+        await until(lambda: (other / "t-0").is_dir() and not files_of(other))
+        assert (other / "t-0" / copied.name).stat().st_ino == inode
+        async with connect(broker.port) as client:
+            await fill(client, 5, first=200)
+            seen: list[bytes] = []
+            while len(seen) < 205:
+                answer = await fetch(client, "t", len(seen))
+                data = answer.responses[0].partitions[0].records or b""
+                for position, header in iter_headers(data):
+                    records = iter_records(data, position, header, limit_bytes=1 << 24)
+                    seen += [record.value[:6] for record in records if record.value]
+        assert seen == [b"%06d" % number for number in range(205)]
+
+
+async def test_a_move_that_waits_is_known_after_a_restart_and_one_taken_back_is_not(
+    tmp_path: Path,
+) -> None:
+    """A move is on disk from the moment on in which it was accepted."""
+    dirs = {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}"}
+    server = make_server(tmp_path, dirs)
+    await server.start()
+    await create_topic(server, "t", configs={"segment.bytes": str(1 << 20)})
+    await create_topic(server, "u")
+    await create_topic(server, "v")
+    paths = [each.path for each in server.logs.dirs]
+    homes = {name: log_of(server, name).dir.path for name in "tuv"}
+    targets = {name: next(path for path in paths if path != homes[name]) for name in "tuv"}
+    server.broker.config.apply_dynamic({}, {RATE: "1"})
+    async with connect(server.port) as client:
+        await fill(client, 120)
+        for name in "tuv":
+            assert await move(client, targets[name], name) == 0
+        assert await move(client, homes["v"], "v") == 0
+        assert len(server.broker.replicas.moves.under_way) == 2
+    await server.stop()
+    again = make_server(tmp_path, dirs)
+    await again.start()
+    await until(lambda: log_of(again, "t").dir.path == targets["t"])
+    await until(lambda: log_of(again, "u").dir.path == targets["u"])
+    assert log_of(again, "v").dir.path == homes["v"]
+    await again.stop()
+    assert not files_of(tmp_path / "one", "*") + files_of(tmp_path / "two", "*")
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_power_cut_leaves_one_of_the_two(seed: int) -> None:
     """Rule E5: whatever step of the switch is the last, the log is there, whole, and once."""
@@ -134,7 +219,8 @@ def test_a_power_cut_leaves_one_of_the_two(seed: int) -> None:
             log.append_as_leader(stored_batch(b"%d" % number), leader_epoch=number // 4)
         log.flush()
         manager.write_checkpoints({TP: 10})
-        future = manager.begin_move(log, next(path for path in DIRS if path != log.dir.path))
+        target = next(path for path in DIRS if path != log.dir.path)
+        future = manager.open_move(log, target, manager.begin_move(log, target))
         data = log.read(0, max_bytes=1 << 20, upper_offset=10).read_blocking()
         future.append_as_follower(data)
         disk.cut_after(steps)

@@ -292,6 +292,7 @@ class ReplicaManager:
             self._retry_later(RETRY_MS)
             return
         self._by_name[topic.name][image.index] = partition
+        self.moves.resume(partition)
         partition.apply(image)
         self._attend(partition)
 

@@ -2,7 +2,10 @@
 
 The log is copied in the background, a chunk at a time, as a follower would copy it. When little is
 left, the rest is copied and the copy takes the log's place within one turn of the loop: nobody can
-append in between. A restart forgets moves that were under way.
+append in between.
+
+The copy's directory is there from the request on, so a restart finds the moves that were under way
+(`Moves.resume`) and goes on with what was copied, as far as that agrees with the log.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from tidemill.clock import Clock
 from tidemill.errors import ApiError, ErrorCode, TidemillError
 from tidemill.executor import Executor
+from tidemill.replication.alignment import after_divergence, diverging
 from tidemill.replication.offload import in_thread
 from tidemill.replication.partition import Partition
 from tidemill.replication.throttle import UNLIMITED, Throttle
@@ -37,9 +42,12 @@ class Move:
 
     partition: Partition
     path: str
+    directory: str
+    cuts: int
+    """How often the log had been cut when the copy began, or was found."""
+    found_end: int
+    """Where the log ended then: what the copy has beyond that is not of this log."""
     future: Log | None = None
-    cuts: int = 0
-    """How often the log had been cut when the copy began."""
 
     @property
     def lag(self) -> int:
@@ -65,6 +73,8 @@ class Moves:
         self._on_switched = on_switched
         self._throttle = Throttle(clock, rate)
         self._moves: dict[Partition, Move] = {}
+        self._current: Move | None = None
+        self._is_closed = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -81,16 +91,37 @@ class Moves:
         under_way = self._moves.get(partition)
         if under_way is not None and under_way.path == path:
             return
-        self._moves.pop(partition, None)
+        self._cancel(partition)
         if partition.log.dir.path == path:
             return
         if len(self._moves) >= MOVES_MAX:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "too many replicas are being moved")
-        self._moves[partition] = Move(partition, path)
+        self._begin(partition, path, self._logs.begin_move(partition.log, path))
+
+    def resume(self, partition: Partition) -> None:
+        """Go on with a move that a restart interrupted; before anything happens to the log."""
+        found = self._logs.interrupted_moves.pop(partition.topic_partition, None)
+        if found is not None:
+            path, directory = found
+            log.info("%s: its move to %s goes on", partition.topic_partition, path)
+            self._begin(partition, path, directory)
+
+    def _begin(self, partition: Partition, path: str, directory: str) -> None:
+        source = partition.log
+        self._moves[partition] = Move(
+            partition, path, directory, source.cuts, source.log_end_offset
+        )
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
+    def _cancel(self, partition: Partition) -> None:
+        move = self._moves.pop(partition, None)
+        if move is not None and move is not self._current:
+            self._logs.drop_move(move.directory)
+
     async def close(self) -> None:
+        """Stop copying; the copies stay for the next start."""
+        self._is_closed = True
         self._moves.clear()
         if self._task is not None:
             self._task.cancel()
@@ -99,7 +130,7 @@ class Moves:
 
     async def _work(self) -> None:
         while self._moves:
-            move = next(iter(self._moves.values()))
+            move = self._current = next(iter(self._moves.values()))
             try:
                 await self._run(move)
             except TidemillError as error:
@@ -108,19 +139,25 @@ class Moves:
             except Exception:
                 log.exception("moving %s failed", move.partition.topic_partition)
             finally:
+                self._current = None
                 if self._moves.get(move.partition) is move:
                     del self._moves[move.partition]
 
     async def _run(self, move: Move) -> None:
-        future = move.future = self._logs.begin_move(move.partition.log, move.path)
-        move.cuts = move.partition.log.cuts
         is_done = False
         try:
+            source = move.partition.log
+            opening = partial(self._logs.open_move, source, move.path, move.directory)
+            future = move.future = await in_thread(self._executor, opening)
+            _align(move, source, future)
             while not is_done and self._is_wanted(move):
                 is_done = await self._copy_or_switch(move, future)
         finally:
             if not is_done:
-                self._logs.drop_move(future)
+                if move.future is not None:
+                    move.future.abandon()
+                if not self._is_closed:
+                    self._logs.drop_move(move.directory)
 
     def _is_wanted(self, move: Move) -> bool:
         partition = move.partition
@@ -166,6 +203,24 @@ class Moves:
         partition.switch_log(self._logs.finish_move(source, future))
         self._on_switched(partition)
         log.info("%s was moved to %s", partition.topic_partition, future.dir.path)
+
+
+def _align(move: Move, source: Log, future: Log) -> None:
+    """Cut off of a copy that was found what the log does not have; both know their epochs."""
+    if source.cuts != move.cuts:
+        return  # Nobody can tell any more: the copying begins anew.
+    if future.log_end_offset > move.found_end:
+        future.truncate_to(max(move.found_end, future.log_start_offset))
+    try:
+        while (
+            left := diverging(source, future.log_end_offset, future.leader_epochs.latest)
+        ) is not None:
+            cut = after_divergence(future, *left)
+            if cut is None or cut.offset <= future.log_start_offset:
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            future.truncate_to(cut.offset)
+    except ApiError:
+        future.truncate_fully_and_start_at(source.log_start_offset)
 
 
 def _slice_of(source: Log, offset: int, max_bytes: int = CHUNK_BYTES) -> LogSlice:

@@ -67,6 +67,7 @@ class LogManager(LogUpkeep):
             except DiskError as error:
                 place.dir.fail(error)
         self._settle_moves()
+        self._find_interrupted_moves()
         if all(place.dir.is_offline for place in self._places.values()):
             reasons = "; ".join(str(place.dir.failure) for place in self._places.values())
             raise DiskFailedError(f"No log directory can be used: {reasons}")
@@ -107,8 +108,11 @@ class LogManager(LogUpkeep):
     def _open_name(self, place: Place, name: str, *, was_clean: bool) -> Unsynced | None:
         """Open the log that a directory of this name holds, if it does hold one."""
         directory = f"{place.dir.path}/{name}"
-        if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)) and self._files.is_dir(directory):
+        if name.endswith(DELETE_SUFFIX) and self._files.is_dir(directory):
             self._doomed_dirs.append((self._clock.now_ms(), directory))
+            return None
+        if name.endswith(FUTURE_SUFFIX) and self._files.is_dir(directory):
+            self._futures.append((place, name))
             return None
         if name.endswith(MOVED_SUFFIX) and self._files.is_dir(directory):
             self._moved.append((place, name.removesuffix(MOVED_SUFFIX)))
@@ -132,13 +136,20 @@ class LogManager(LogUpkeep):
         return loaded.unsynced
 
     def _load(
-        self, place: Place, topic_partition: TopicPartition, directory: str, *, was_clean: bool
+        self,
+        place: Place,
+        topic_partition: TopicPartition,
+        directory: str,
+        *,
+        was_clean: bool,
+        is_copy: bool = False,
     ) -> recovery.Loaded:
+        """Open the files; nothing is noted of a copy, so all of it is looked at."""
         config = self._config_for(topic_partition)
         options = recovery.OpenOptions(
             was_clean=was_clean,
-            recovery_point=place.recovery_points.get(topic_partition, 0),
-            log_start_offset=place.log_starts.get(topic_partition, 0),
+            recovery_point=0 if is_copy else place.recovery_points.get(topic_partition, 0),
+            log_start_offset=0 if is_copy else place.log_starts.get(topic_partition, 0),
             allows_gaps=config.cleanup_compact,
             index_interval_bytes=config.index_interval_bytes,
             now_ms=self._clock.now_ms(),
@@ -307,29 +318,61 @@ class LogManager(LogUpkeep):
 
     # From one directory to another
 
-    def begin_move(self, log: Log, path: str) -> Log:
-        """An empty log in another directory, to be filled and to take the place of this one."""
+    def begin_move(self, log: Log, path: str) -> str:
+        """Make room for a copy of the log in another directory; where `open_move` finds it.
+
+        From now on a restart knows of the move (`interrupted_moves`).
+        """
         place = self._places[path]
         moved_name = f"{log.topic_partition}{MOVED_SUFFIX}"
         if len(moved_name.encode()) > FILE_NAME_BYTES_MAX:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{moved_name} is too long a name")
         place.dir.charge(0)
-        place.recovery_points.pop(log.topic_partition, None)
-        place.log_starts.pop(log.topic_partition, None)
         directory = f"{path}/{self._unique_name(log.topic_partition, FUTURE_SUFFIX)}"
-        loaded = self._make(place, log.topic_partition, log.topic_id, directory)
-        future = self._log_of(place, log.topic_partition, directory, loaded)
+        self._files.mkdir(directory)
+        self._write_identity(directory, log.topic_id)
+        return directory
+
+    def open_move(self, log: Log, path: str, directory: str) -> Log:
+        """The copy, to be filled and to take the place of the log; it may hold something already.
+
+        It blocks, and touches nothing that others use: it may run in a thread.
+        """
+        place, topic_partition = self._places[path], log.topic_partition
+        loaded = self._load(place, topic_partition, directory, was_clean=False, is_copy=True)
+        sync_logs(self._files, path, [loaded.unsynced])
+        future = self._log_of(place, topic_partition, directory, loaded)
         future.reconfigure(log.config)
         future.topic_id = log.topic_id
         future.mark_new()
-        if log.log_start_offset:
-            future.truncate_fully_and_start_at(log.log_start_offset)
         return future
 
-    def drop_move(self, future: Log) -> None:
+    def drop_move(self, directory: str) -> None:
         """The log is not moved after all; what was copied goes in the background."""
-        future.abandon()
-        self._doomed_dirs.append((self._clock.now_ms(), future.directory))
+        doomed = directory.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX
+        with suppress(DiskError):
+            self._files.replace(directory, doomed)
+            self._doomed_dirs.append((self._clock.now_ms(), doomed))
+
+    def _find_interrupted_moves(self) -> None:
+        """Copies that were begun go on if they are of a log that is still there."""
+        for place, name in self._futures:
+            directory = f"{place.dir.path}/{name}"
+            topic_partition = parse_directory_name(
+                name.removesuffix(FUTURE_SUFFIX).rpartition(".")[0]
+            )
+            log = None if topic_partition is None else self.logs.get(topic_partition)
+            topic_id = checkpoint.read_partition_metadata(self._files, directory)
+            if (
+                log is None
+                or log.topic_id != topic_id
+                or log.dir is place.dir
+                or log.topic_partition in self.interrupted_moves
+            ):
+                self.drop_move(directory)
+            else:
+                self.interrupted_moves[log.topic_partition] = (place.dir.path, directory)
+        self._futures.clear()
 
     def finish_move(self, log: Log, future: Log) -> Log:
         """Let a complete copy take the log's place; the log as it is from now on.

@@ -65,6 +65,11 @@ class ManagedLogs:
         self._doomed_dirs: list[tuple[int, str]] = []
         self._moved: list[tuple[Place, str]] = []
         """Copies that were complete when the broker died, by their partition's name."""
+        self._futures: list[tuple[Place, str]] = []
+        """Copies that were not, by the name of their directory."""
+        self.interrupted_moves: dict[TopicPartition, tuple[str, str]] = {}
+        """Moves that were under way when the broker stopped: to which log directory, and where in
+        it the copy is. Whoever takes one on removes it here."""
         self._unclaimed: dict[TopicPartition, Place] = {}
         """Directories that have a partition's name and do not say whose they are."""
         self._places: dict[str, Place] = {}

@@ -80,7 +80,9 @@ class BrokerProcess:
     def start(self) -> Self:
         """Start the process and return once it says that it accepts connections."""
         command = [sys.executable, "-m", "tidemill.cli.main", "up"]
-        command += ["--port", str(self.port), "--data-dir", str(self.data_dir)]
+        command += ["--port", str(self.port)]
+        if "log.dirs" not in self.settings:
+            command += ["--data-dir", str(self.data_dir)]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         with self.log_path.open("a") as log:

@@ -1,8 +1,8 @@
 """DescribeLogDirs: v1-5, AlterReplicaLogDirs: v1-2 (KIP-113, KIP-827).
 
 AlterReplicaLogDirs moves replicas between the log directories of this broker, in the background; a
-copy under way is listed as a future replica with its lag. A partition that is not here is answered
-with REPLICA_NOT_AVAILABLE. Deviation: a move does not survive a restart.
+copy under way is listed as a future replica with its lag, and goes on after a restart. A partition
+that is not here is answered with REPLICA_NOT_AVAILABLE.
 
 DescribeLogDirs tells every log directory with the size of each replica in it; null asks for all
 partitions, otherwise those named that are there. A failed directory is listed with
