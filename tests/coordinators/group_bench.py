@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from tidemill.coordinators.consumer_group import ConsumerGroup, ConsumerGroupConfig
@@ -42,6 +43,14 @@ class BenchTimers:
 
     def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
         self.due[key] = (self._clock.monotonic_ms() + delay_ms, callback)
+
+    def compute(
+        self, key: TimerKey, work: Callable[[], Any], then: Callable[[Any], Result[None]]
+    ) -> None:
+        self.schedule(key, 0, lambda: then(work()))
+
+    def is_computing(self, key: TimerKey) -> bool:
+        return False
 
     def cancel(self, key: TimerKey) -> None:
         self.due.pop(key, None)

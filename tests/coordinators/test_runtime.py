@@ -7,12 +7,12 @@ from typing import Any
 from tests.coordinators.shard_world import ShardWorld
 from tests.replication.helpers import StepExecutor
 
-from tidemill.coordinators.host import coordinator_error
 from tidemill.coordinators.offsets import Place, tombstone
 from tidemill.coordinators.records import OffsetCommitKey, OffsetCommitValue
 from tidemill.coordinators.result import CoordinatorRecord, Result
 from tidemill.coordinators.runtime import RuntimeSettings
 from tidemill.coordinators.shard import GroupShard
+from tidemill.coordinators.write_errors import coordinator_error
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.compression import Codec

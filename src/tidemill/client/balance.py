@@ -63,12 +63,19 @@ class _Round(Generic[T]):
         self._wanted = wanted
         self._counts = partition_counts
         self._order = [topic for topic in order if partition_counts.get(topic, 0) > 0]
-        self._takers: dict[T, list[str]] = {
-            topic: [m for m in self._members if topic in wanted[m]] for topic in self._order
-        }
+        self._takers = self._find_takers()
         self.result: dict[str, Owned[T]] = {member: {} for member in self._members}
         self._load = dict.fromkeys(self._members, 0)
         self._kept: dict[str, Mapping[T, frozenset[int]]] = {}
+
+    def _find_takers(self) -> dict[T, list[str]]:
+        """Who wants which topic; where all want the same, the topics share one list."""
+        if len(set(self._wanted.values())) > 1:
+            wanted = self._wanted
+            return {t: [m for m in self._members if t in wanted[m]] for t in self._order}
+        wished = self._wanted[self._members[0]]
+        nobody: list[str] = []
+        return {topic: self._members if topic in wished else nobody for topic in self._order}
 
     # --- before ----------------------------------------------------------------------------------
 
@@ -123,10 +130,13 @@ class _Round(Generic[T]):
         for topics in self.result.values():
             for topic, partitions in topics.items():
                 taken[topic] |= partitions
+        takers: list[str] | None = None
+        heap: list[tuple[int, int]] = []
         for topic in sorted(self._order, key=lambda t: len(self._takers[t])):
-            takers = self._takers[topic]
-            heap = [(self._load[member], rank) for rank, member in enumerate(takers)]
-            heapq.heapify(heap)
+            if self._takers[topic] is not takers:
+                takers = self._takers[topic]
+                heap = [(self._load[member], rank) for rank, member in enumerate(takers)]
+                heapq.heapify(heap)
             for partition in range(self._counts[topic]):
                 if partition in taken[topic] or not heap:
                     continue

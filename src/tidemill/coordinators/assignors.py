@@ -6,8 +6,9 @@ there, one revoked partition at a time, is no concern of it (see `reconcile`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from tidemill.client.balance import balance
 from tidemill.types import TopicId
@@ -16,6 +17,13 @@ Partitions = Mapping[TopicId, frozenset[int]]
 """Partitions by topic; a topic without partitions is left out."""
 
 NO_PARTITIONS: Partitions = {}
+
+_NUMBER = attrgetter("int")
+
+
+def in_order(topics: Iterable[TopicId]) -> list[TopicId]:
+    """Topic ids as they sort; by their numbers, since ids themselves compare slowly."""
+    return sorted(topics, key=_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ def assign_uniform(
         {member_id: member.topics for member_id, member in members.items()},
         partition_counts,
         {member_id: member.owned for member_id, member in members.items()},
-        sorted(partition_counts),
+        in_order(partition_counts),
     )
     return {member_id: _frozen(share) for member_id, share in shares.items()}
 
@@ -55,7 +63,7 @@ def assign_range(
     order = sorted(members, key=lambda m: (members[m].instance_id is None,
                                            members[m].instance_id or m, m))  # fmt: skip
     shares: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in members}
-    for topic in sorted(partition_counts):
+    for topic in in_order(partition_counts):
         takers = [member_id for member_id in order if topic in members[member_id].topics]
         for member_id, part in zip(takers, ranges(partition_counts[topic], len(takers)),
                                    strict=True):  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from tidemill.coordinators.assignors import NO_PARTITIONS
 from tidemill.coordinators.consumer_member import (
@@ -138,7 +139,8 @@ class ConsumerGroup(ConsumerSteps):
         )
         if is_full(request) or before.assigned != after.assigned:
             response.assignment = assignment_of(after)
-        return Result(response, draft.records)
+        then = partial(self.step_settled, after.member_id) if draft.records else None
+        return Result(response, draft.records, then, is_large=draft.is_large)
 
     # --- who it is -------------------------------------------------------------------------------
 
@@ -222,7 +224,8 @@ class ConsumerGroup(ConsumerSteps):
             member_id=member.member_id, member_epoch=request.member_epoch
         )
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            return Result(response, self._step_away(member))
+            then = partial(self.step_settled, member.member_id)
+            return Result(response, self._step_away(member), then)
         return Result(response, self.remove_members([member.member_id]), self.removal_settled)
 
     def _step_away(self, member: ConsumerMember) -> list[CoordinatorRecord]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from tidemill.coordinators.assignors import Partitions
+from tidemill.coordinators.assignors import Partitions, in_order
 from tidemill.coordinators.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -149,7 +149,7 @@ def with_assignment(
 def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
     topics = [
         TargetTopicPartitions(topic_id=topic_id, partitions=sorted(target[topic_id]))
-        for topic_id in sorted(target)
+        for topic_id in in_order(target)
     ]
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
@@ -174,7 +174,7 @@ def tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 def _current_topics(held: Assigned) -> list[CurrentTopicPartitions]:
     topics = []
-    for topic_id in sorted(held):
+    for topic_id in in_order(held):
         partitions = sorted(held[topic_id])
         epochs = [held[topic_id][partition] for partition in partitions]
         topics.append(

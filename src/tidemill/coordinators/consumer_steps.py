@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.clock import Clock
 from tidemill.coordinators import subscriptions
+from tidemill.coordinators.assignment_plan import AssignmentPlan, TargetAssignment
 from tidemill.coordinators.assignors import ASSIGNORS, NO_PARTITIONS, Partitions
 from tidemill.coordinators.consumer_member import JOIN_EPOCH, ConsumerMember, MemberState
 from tidemill.coordinators.consumer_state import ConsumerGroupState
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 
 SEARCH_AGAIN_MS = 20
+ASSIGNED_AT_ONCE_MAX = 1_000
+"""The heaviest plan that is computed while a heartbeat waits; larger ones go off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +145,11 @@ class ConsumerSteps(ConsumerGroupState):
             )
 
     def take_over(self, old: ConsumerMember, member_id: str, draft: Draft) -> ConsumerMember:
-        """A static member came back under a new id: it takes over everything of the old one."""
-        self.forget_timers(old.member_id)
+        """A static member came back under a new id: it takes over everything of the old one.
+
+        The old one is watched until then, as if nothing had been asked; afterwards its timers find
+        nobody.
+        """
         target = self.target.get(old.member_id, NO_PARTITIONS)
         new = replace(old, member_id=member_id, member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
         draft.remove(old.member_id)
@@ -185,13 +191,15 @@ class ConsumerSteps(ConsumerGroupState):
             return Result()
         draft = self.draft()
         self._bump_if_due(draft, draft.resolve_patterns(anew=True), wants_other=False)
-        return Result(None, draft.records)
+        return Result(None, draft.records, is_large=draft.is_large)
 
     # --- what it gets ----------------------------------------------------------------------------
 
     def assign_if_due(self, draft: Draft, now_ms: int) -> None:
         """Compute the target of a new epoch, but not more often than the interval allows."""
         if draft.group_epoch == draft.assignment_epoch:
+            return
+        if self.timers.is_computing(self._assignment_key):
             return
         wait_ms = self.assigned_at_ms + self.settings.assignment_interval_ms - now_ms
         alone = len(draft.members) == 1
@@ -202,16 +210,45 @@ class ConsumerSteps(ConsumerGroupState):
         ):
             self.timers.schedule(self._assignment_key, wait_ms, self._assign_late)
             return
+        plan = draft.plan(preferred_assignor(draft.members.values(), self.settings.assignors))
+        if plan.weight > ASSIGNED_AT_ONCE_MAX:
+            # A moment later, when the group is what this draft says.
+            self.timers.schedule(self._assignment_key, 0, self._assign_late)
+            return
         self.timers.cancel(self._assignment_key)
-        draft.assign(preferred_assignor(draft.members.values(), self.settings.assignors))
+        draft.assign(plan.compute())
 
     def _assign_late(self) -> Result[None]:
         """The interval is over: members find the new target with their next heartbeats."""
         if not self.members or self.group_epoch == self.assignment_epoch:
             return Result()
         draft = self.draft()
-        draft.assign(self.assignor)
-        return Result(None, draft.records)
+        plan = draft.plan(self.assignor)
+        if plan.weight <= ASSIGNED_AT_ONCE_MAX:
+            draft.assign(plan.compute())
+            return Result(None, draft.records)
+        self.timers.compute(
+            self._assignment_key, plan.compute, lambda found: self._computed(plan, found)
+        )
+        return Result()
+
+    def _computed(self, plan: AssignmentPlan, found: TargetAssignment) -> Result[None]:
+        """A target was computed off the loop; the group may have gone on meanwhile.
+
+        One for an earlier epoch is a step in the right direction all the same: a group in which
+        somebody always comes or goes would get none otherwise.
+        """
+        if not self.members:
+            return Result()
+        is_latest = found.epoch == self.group_epoch
+        if is_latest and plan.members.keys() != self.members.keys():
+            return self._assign_late()  # A static member came back under another id.
+        draft = self.draft()
+        draft.assign(found)
+        if not is_latest:
+            wait_ms = self.settings.assignment_interval_ms
+            self.timers.schedule(self._assignment_key, wait_ms, self._assign_late)
+        return Result(None, draft.records, is_large=draft.is_large)
 
     def advance(
         self,
@@ -221,6 +258,8 @@ class ConsumerSteps(ConsumerGroupState):
         draft: Draft,
     ) -> ConsumerMember:
         """Take the member one step further towards its target."""
+        if member.is_reconciled(draft.assignment_epoch) and self._wants_as_before(member):
+            return member  # As most heartbeats find it: nothing is looked through.
         own = (member.member_id, replaced_id, None)
         target = Target(
             draft.assignment_epoch,
@@ -237,14 +276,20 @@ class ConsumerSteps(ConsumerGroupState):
             self.timers.cancel(self.rebalance_key(after.member_id))
         return after
 
+    def _wants_as_before(self, member: ConsumerMember) -> bool:
+        known = self.members.get(member.member_id)
+        return known is not None and (
+            (known.topic_names, known.topic_regex) == (member.topic_names, member.topic_regex)
+        )
+
     def _reachable(self, member: ConsumerMember, draft: Draft) -> Partitions:
         """The member's target, without topics that it gave up since the target was computed."""
         target = draft.target.get(member.member_id, NO_PARTITIONS)
         if draft.group_epoch == draft.assignment_epoch:
             return target
         names = subscriptions.topic_names(member, draft.resolved)
-        wanted = subscriptions.topic_ids(names, self.image)
-        return {topic: parts for topic, parts in target.items() if topic in wanted}
+        name_of = self.image.topic_names.get
+        return {topic: parts for topic, parts in target.items() if name_of(topic) in names}
 
     # --- leaving ---------------------------------------------------------------------------------
 
@@ -264,6 +309,13 @@ class ConsumerSteps(ConsumerGroupState):
         """A removal that could not be written has not happened: all are watched as before."""
         if error is not ErrorCode.NONE:
             self.on_loaded()
+
+    def step_settled(self, member_id: str, error: ErrorCode) -> None:
+        """A step that could not be written was not taken: what is to be given back still is."""
+        member = self.members.get(member_id)
+        revokes = member is not None and member.state is MemberState.UNREVOKED_PARTITIONS
+        if error is not ErrorCode.NONE and member is not None and revokes:
+            self._watch_revocation(member)
 
     # --- timers ----------------------------------------------------------------------------------
 

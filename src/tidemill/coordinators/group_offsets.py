@@ -226,8 +226,16 @@ class GroupOffsets:
 
     def forget_deleted_topics(self, topics: Iterable[str] | None) -> Iterator[Result[None]]:
         """Remove the offsets of topics that are gone; all are looked at if none are named."""
-        orphans = self.offsets.orphans(self._around.image, topics)
-        yield from _in_steps([tombstone(place) for place in orphans])
+        gone: list[CoordinatorRecord] = []
+        looked_at = 0
+        for topic, group_id in self.offsets.committed_for(topics):
+            places = self.offsets.orphans_in(group_id, topic, self._around.image)
+            gone += [tombstone(place) for place in places]
+            looked_at += 1 + self.offsets.count_of(group_id, topic)
+            if looked_at >= LOOKED_AT_PER_STEP:
+                yield from _in_steps(gone) if gone else [Result()]
+                gone, looked_at = [], 0
+        yield from _in_steps(gone)
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:

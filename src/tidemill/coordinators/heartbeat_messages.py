@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.coordinators.assignors import Partitions
+from tidemill.coordinators.assignors import Partitions, in_order
 from tidemill.coordinators.consumer_member import JOIN_EPOCH, ConsumerMember
 from tidemill.coordinators.reconcile import Reported
 from tidemill.image import ClusterImage
@@ -26,7 +26,8 @@ def read_owned(topics: list[TopicPartitions] | None) -> Reported | None:
         return None
     found: dict[TopicId, frozenset[int]] = {}
     for topic in topics:
-        found[topic.topic_id] = found.get(topic.topic_id, frozenset()) | set(topic.partitions)
+        before = found.get(topic.topic_id, frozenset())
+        found[topic.topic_id] = before.union(topic.partitions)
     return found
 
 
@@ -43,7 +44,7 @@ def assignment_of(member: ConsumerMember) -> Assignment:
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, partitions=sorted(member.assigned[topic_id]))
-            for topic_id in sorted(member.assigned)
+            for topic_id in in_order(member.assigned)
         ]
     )
 
@@ -67,7 +68,7 @@ def described_member(member: ConsumerMember, target: Partitions, image: ClusterI
 
 def _described(partitions: Partitions, image: ClusterImage) -> DescribedAssignment:
     topics = []
-    for topic_id in sorted(partitions):
+    for topic_id in in_order(partitions):
         topic = image.topic_by_id(topic_id)
         if topic is not None:
             topics.append(

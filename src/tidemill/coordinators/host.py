@@ -5,9 +5,10 @@ gathered into one batch (`gather`): those of one turn of the loop, or of as many
 `append_linger_ms` says. Whatever else is written or asked meanwhile comes after them.
 
 The topic is compacted, so a large batch is checked record by record, off the loop, and is in the
-log later (`PendingAppend`). There is never more than one such append: a decision that was made
-before it is replayed would be made on a state that is about to change. Requests, timers, clean-ups
-and gathered commits that come meanwhile wait in line, in their order.
+log later (`PendingAppend`). What a group of ten thousand topics writes is even encoded off the
+loop, and replayed a record per turn. There is never more than one such write: a decision that was
+made before it is replayed would be made on a state that is about to change. Requests, timers,
+clean-ups and gathered commits that come meanwhile wait in line, in their order.
 
 Start at `Host.run`.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -32,6 +34,7 @@ from tidemill.coordinators.result import (
     Timers,
 )
 from tidemill.coordinators.shard_timers import ShardTimers
+from tidemill.coordinators.write_errors import coordinator_error
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Executor
 from tidemill.invariant import invariant
@@ -88,6 +91,14 @@ class _Gathered(NamedTuple):
     settle: Settled
 
 
+class _Write(NamedTuple):
+    """Records that are about to be in the log."""
+
+    replayed: list[CoordinatorRecord]
+    settle: Settled
+    is_large: bool = False
+
+
 class _Turn(NamedTuple):
     """Something that may write, and waits in line while an append is under way."""
 
@@ -113,7 +124,7 @@ class Host(Generic[S]):
         self._epoch = partition.leader_epoch
         self._machinery = machinery
         self._records = records
-        self._timers = ShardTimers(machinery.timers, self._timer_fired)
+        self._timers = ShardTimers(machinery.timers, machinery.executor, self._timer_fired)
         self.shard: S = make_shard(self._timers)
         self._loader: Loader | None = None
         self._waiting = Commitment(machinery.clock, machinery.timers)
@@ -122,10 +133,10 @@ class Host(Generic[S]):
         self._gathered_encoded: list[Encoded] = []
         self._gathered_bytes = 0
         self._lingers: TimerHandle | None = None
-        self._pending: PendingAppend | None = None
-        self._settle_pending: Settled = _nobody_waits
+        self._pending: _Write | None = None
         self._line: deque[_Turn] = deque()
         self._line_moves = False
+        self._line_rests = False
         self._closed = False
 
     @property
@@ -206,17 +217,24 @@ class Host(Generic[S]):
             self._write(result, settle)
 
     def write_steps(self, steps: Iterator[Result[None]]) -> None:
-        """Write results for which nobody waits; nothing comes between them."""
-        self._in_turn(_Turn(lambda: self._take_steps(steps), _nobody_waits))
+        """Write results for which nobody waits, each in a turn of the loop of its own.
 
-    def _take_steps(self, steps: Iterator[Result[None]]) -> None:
-        for result in steps:
-            self._write(result, _settled_by(result))
-            if self._closed:
-                return
-            if self._pending is not None:
-                self._line.appendleft(_Turn(lambda: self._take_steps(steps), _nobody_waits))
-                return
+        Other partitions go on in between; whatever this one is asked comes after the last.
+        """
+        self._in_turn(_Turn(lambda: self._take_step(steps), _nobody_waits))
+
+    def _take_step(self, steps: Iterator[Result[None]]) -> None:
+        result = next(steps, None)
+        if result is None:
+            return
+        self._write(result, _settled_by(result))
+        self._line.appendleft(_Turn(lambda: self._take_step(steps), _nobody_waits))
+        self._line_rests = True
+        self._machinery.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._line_rests = False
+        self._move_line()
 
     def _timer_fired(self, callback: Callable[[], Result[None]]) -> None:
         def take() -> None:
@@ -240,7 +258,7 @@ class Host(Generic[S]):
         """Whether everything decided so far is replayed; what is gathered is written for that."""
         if not gathers:
             self._write_gathered()
-        return self._pending is None and not self._closed
+        return self._pending is None and not self._line_rests and not self._closed
 
     def _wait_in_line(self, turn: _Turn) -> None:
         if self._closed:
@@ -265,8 +283,11 @@ class Host(Generic[S]):
         if not result.records:
             self._settle_when_committed(self.partition.log.log_end_offset, settle)
             return
-        replayed = result.records if result.replays else []
-        self._append([self._records.encode(record) for record in result.records], replayed, settle)
+        write = _Write(result.records if result.replays else [], settle, result.is_large)
+        if result.is_large:
+            self._encode_aside(result.records, write)
+        else:
+            self._append([self._records.encode(record) for record in result.records], write)
 
     def _gather(self, records: list[CoordinatorRecord], settle: Settled) -> None:
         encoded = [self._records.encode(record) for record in records]
@@ -304,53 +325,93 @@ class Host(Generic[S]):
             for each in gathered:
                 each.settle(code)
 
-        self._append(encoded, [record for each in gathered for record in each.records], settle)
+        replayed = [record for each in gathered for record in each.records]
+        self._append(encoded, _Write(replayed, settle))
 
-    def _append(
-        self, encoded: list[Encoded], replayed: list[CoordinatorRecord], settle: Settled
-    ) -> None:
-        invariant(self._pending is None, "an append overtakes another", where=self.partition)
-        batch = _build(encoded, self._machinery.clock.now_ms(), self._machinery.settings.codec)
+    def _encode_aside(self, records: list[CoordinatorRecord], write: _Write) -> None:
+        invariant(self._pending is None, "a write overtakes another", where=self.partition)
+        self._pending = write
+        now_ms, codec = self._machinery.clock.now_ms(), self._machinery.settings.codec
+
+        def encode() -> bytes:
+            return _build([self._records.encode(record) for record in records], now_ms, codec)
+
+        def encoded(batch: bytes | None, error: BaseException | None) -> None:
+            if self._closed:
+                return
+            with self._write_goes_on():
+                if batch is None:
+                    log.error("records cannot be encoded", exc_info=error)
+                    write.settle(ErrorCode.UNKNOWN_SERVER_ERROR)
+                else:
+                    self._append_batch(batch, write)
+
+        self._machinery.executor.submit(encode, encoded)
+
+    @contextmanager
+    def _write_goes_on(self) -> Iterator[None]:
+        """The write under way is done or takes its next step; after the last the line moves."""
+        self._pending = None
+        try:
+            yield
+        finally:
+            self._move_line()
+
+    def _append(self, encoded: list[Encoded], write: _Write) -> None:
+        now_ms, codec = self._machinery.clock.now_ms(), self._machinery.settings.codec
+        self._append_batch(_build(encoded, now_ms, codec), write)
+
+    def _append_batch(self, batch: bytes, write: _Write) -> None:
+        invariant(self._pending is None, "a write overtakes another", where=self.partition)
         try:
             if not self.is_current:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             info = self.partition.append(batch, required_acks=ACKS_ALL)
         except ApiError as error:
-            settle(coordinator_error(error.code))
+            write.settle(coordinator_error(error.code))
             return
         if isinstance(info, PendingAppend):
-            self._pending, self._settle_pending = info, settle
+            self._pending = write
             # In a turn of its own: who waits in line may append, which a partition that is just
             # about to tell of an append does not expect.
             call_soon = self._machinery.call_soon
-            info.then = lambda outcome: call_soon(
-                lambda: self._appended_late(outcome, replayed, settle)
-            )
+            info.then = lambda outcome: call_soon(lambda: self._appended_late(outcome, write))
         else:
-            self._appended(info, replayed, settle)
+            self._appended(info, write)
 
-    def _appended_late(
-        self, outcome: AppendInfo | ApiError, replayed: list[CoordinatorRecord], settle: Settled
-    ) -> None:
+    def _appended_late(self, outcome: AppendInfo | ApiError, write: _Write) -> None:
         """The batch is in the log, or refused: whoever came meanwhile has waited."""
         if self._closed:
             return
-        self._pending, self._settle_pending = None, _nobody_waits
-        try:
+        with self._write_goes_on():
             if isinstance(outcome, ApiError):
-                settle(coordinator_error(outcome.code))
+                write.settle(coordinator_error(outcome.code))
             else:
-                self._appended(outcome, replayed, settle)
-        finally:
-            self._move_line()
+                self._appended(outcome, write)
 
-    def _appended(
-        self, info: AppendInfo, replayed: list[CoordinatorRecord], settle: Settled
-    ) -> None:
+    def _appended(self, info: AppendInfo, write: _Write) -> None:
         now_ms = self._machinery.clock.now_ms()
-        for record in replayed:
+        if write.is_large:
+            self._replay_by_turns(iter(write.replayed), now_ms, info, write)
+            return
+        for record in write.replayed:
             self.shard.replay(record, now_ms)
-        self._settle_when_committed(info.last_offset + 1, settle)
+        self._settle_when_committed(info.last_offset + 1, write.settle)
+
+    def _replay_by_turns(
+        self, records: Iterator[CoordinatorRecord], now_ms: int, info: AppendInfo, write: _Write
+    ) -> None:
+        """Replay one record, and let others have the loop before the next."""
+        if self._closed:
+            return
+        record = next(records, None)
+        if record is not None:
+            self._pending = write
+            self.shard.replay(record, now_ms)
+            self._machinery.call_soon(lambda: self._replay_by_turns(records, now_ms, info, write))
+            return
+        with self._write_goes_on():
+            self._settle_when_committed(info.last_offset + 1, write.settle)
 
     # Commitment.
 
@@ -382,8 +443,8 @@ class Host(Generic[S]):
         if self._lingers is not None:
             self._lingers.cancel()
         self._waiting.close(error)
-        settle_pending, self._settle_pending = self._settle_pending, _nobody_waits
-        settle_pending(error)
+        if self._pending is not None:
+            self._pending.settle(error)
         gathered, self._gathered = self._gathered, []
         for one in gathered:
             one.settle(error)
@@ -416,23 +477,3 @@ def _settled_by(result: Result[None]) -> Settled:
             log.warning("a change of the coordinator's own was not written: %s", code.name)
 
     return settle
-
-
-_NOT_AVAILABLE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
-
-
-def coordinator_error(code: ErrorCode) -> ErrorCode:
-    """What a group's client is told when its coordinator cannot write."""
-    if code in _NOT_AVAILABLE:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if code in _MOVED:
-        return ErrorCode.NOT_COORDINATOR
-    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -141,9 +141,10 @@ class MixedGroup(ConsumerGroup):
                 reply(answer)
                 self._watch_step(member.member_id)
             else:
+                self.step_settled(member.member_id, error)
                 reply(join_error(error, request.member_id))
 
-        return Result(None, draft.records, settled)
+        return Result(None, draft.records, settled, is_large=draft.is_large)
 
     # Syncing, staying, leaving.
 

@@ -82,8 +82,16 @@ class CommittedOffsets:
             for index, committed in list(partitions.items()):
                 yield Place(group_id, topic, index), committed
 
-    def count_of(self, group_id: str) -> int:
-        return sum(map(len, self._groups.get(group_id, {}).values()))
+    def count_of(self, group_id: str, topic: str | None = None) -> int:
+        """How many offsets a group has committed, in all or for one topic."""
+        topics = self._groups.get(group_id, {})
+        return sum(map(len, topics.values())) if topic is None else len(topics.get(topic, ()))
+
+    def committed_for(self, topics: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
+        """Topics and who has committed for them; what is forgotten meanwhile does not matter."""
+        for topic in list(self._groups_of) if topics is None else topics:
+            for group_id in list(self._groups_of.get(topic, ())):
+                yield topic, group_id
 
     def groups(self) -> list[str]:
         return list(self._groups)
@@ -135,27 +143,19 @@ class CommittedOffsets:
 
     # What has to go.
 
-    def orphans(self, image: ClusterImage, topics: Iterable[str] | None = None) -> list[Place]:
-        """Offsets whose topic is not there any more; only of `topics`, if those are given."""
-        return [
-            place
-            for topic in (list(self._groups_of) if topics is None else topics)
-            for group_id in self._groups_of.get(topic, ())
-            for place in self._orphans_in(group_id, topic, image)
-        ]
-
     def orphans_of(self, group_id: str, image: ClusterImage) -> list[Place]:
         """A group's offsets whose topic is not there any more."""
         return [
             place
             for topic in self._groups.get(group_id, {})
-            for place in self._orphans_in(group_id, topic, image)
+            for place in self.orphans_in(group_id, topic, image)
         ]
 
-    def _orphans_in(self, group_id: str, topic: str, image: ClusterImage) -> Iterator[Place]:
+    def orphans_in(self, group_id: str, topic: str, image: ClusterImage) -> Iterator[Place]:
+        """A group's offsets of one topic that is not there any more."""
         known = image.topic(topic)
         valid = () if known is None else (ZERO_TOPIC_ID, known.topic_id)
-        for index, committed in self._groups[group_id][topic].items():
+        for index, committed in self._groups.get(group_id, {}).get(topic, {}).items():
             if committed.topic_id not in valid:
                 yield Place(group_id, topic, index)
 

@@ -33,9 +33,9 @@ class Target:
 class _Step:
     """The differences between what a member has and what it shall have."""
 
-    stays: dict[TopicId, dict[int, int]]
-    goes: dict[TopicId, dict[int, int]]
-    comes: dict[TopicId, dict[int, int]]
+    stays: dict[TopicId, Mapping[int, int]]
+    goes: dict[TopicId, Mapping[int, int]]
+    comes: dict[TopicId, Mapping[int, int]]
     some_held_elsewhere: bool
 
 
@@ -84,24 +84,30 @@ def _owns(reported: Reported | None, held: Assigned) -> bool:
 
 def _difference(member: ConsumerMember, target: Target) -> _Step:
     step = _Step({}, {}, {}, some_held_elsewhere=False)
-    for topic_id, epochs in member.assigned.items():
-        wanted = target.partitions.get(topic_id, frozenset())
-        for partition, epoch in epochs.items():
-            part = step.stays if partition in wanted else step.goes
-            part.setdefault(topic_id, {})[partition] = epoch
+    nothing: frozenset[int] = frozenset()
+    for topic_id, have in member.assigned.items():
+        wanted = target.partitions.get(topic_id, nothing)
+        if have.keys() == wanted:
+            step.stays[topic_id] = have
+            continue
+        for part, partitions in ((step.stays, have.keys() & wanted),
+                                 (step.goes, have.keys() - wanted)):  # fmt: skip
+            if partitions:
+                part[topic_id] = {partition: have[partition] for partition in partitions}
     for topic_id, wanted in target.partitions.items():
-        have = member.assigned.get(topic_id, {})
-        for partition in wanted:
-            if partition in have:
-                continue
-            if target.is_free(topic_id, partition):
-                step.comes.setdefault(topic_id, {})[partition] = target.epoch
-            else:
-                step.some_held_elsewhere = True
+        kept = step.stays.get(topic_id)
+        missing = wanted if kept is None else wanted - kept.keys()
+        if missing:
+            free = [partition for partition in missing if target.is_free(topic_id, partition)]
+            step.some_held_elsewhere |= len(free) < len(missing)
+            if free:
+                step.comes[topic_id] = dict.fromkeys(free, target.epoch)
     return step
 
 
-def _joined(stays: dict[TopicId, dict[int, int]], comes: dict[TopicId, dict[int, int]]) -> Assigned:
+def _joined(stays: Assigned, comes: Assigned) -> Assigned:
+    joined = dict(stays)
     for topic_id, partitions in comes.items():
-        stays.setdefault(topic_id, {}).update(partitions)
-    return stays
+        kept = joined.get(topic_id)
+        joined[topic_id] = partitions if kept is None else {**kept, **partitions}
+    return joined

@@ -19,6 +19,7 @@ from tidemill.errors import ErrorCode
 from tidemill.wire.declare import Message
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class CoordinatorRecord(NamedTuple):
@@ -53,12 +54,14 @@ class Result(Generic[R]):
     `response` is None where the answer comes later, through the `reply` that the method was given.
     With `replays` off the records only make durable what the state holds already: the runtime
     appends them and calls `then`, which takes the change back if they could not be written.
+    With `is_large` they are so many bytes that they are encoded off the loop.
     """
 
     response: R | None = None
     records: list[CoordinatorRecord] = field(default_factory=list)
     then: Settled | None = None
     replays: bool = True
+    is_large: bool = False
 
 
 class RequestInfo(NamedTuple):
@@ -79,6 +82,19 @@ class Timers(Protocol):
 
     def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
         """Run `callback` after `delay_ms`, instead of whatever was scheduled under `key`."""
+        ...
+
+    def compute(
+        self, key: TimerKey, work: Callable[[], T], then: Callable[[T], Result[None]]
+    ) -> None:
+        """Have `work` done off the loop and `then` run with what comes of it, as a timer's is.
+
+        It takes the place of whatever was scheduled under `key`, and is forgotten like that.
+        """
+        ...
+
+    def is_computing(self, key: TimerKey) -> bool:
+        """Whether work of this key is under way."""
         ...
 
     def cancel(self, key: TimerKey) -> None:

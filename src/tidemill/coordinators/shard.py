@@ -23,7 +23,12 @@ from tidemill.coordinators.classic_group import (
 from tidemill.coordinators.classic_state import ClassicState, JoinReply, SyncReply
 from tidemill.coordinators.consumer_group import ConsumerGroup
 from tidemill.coordinators.consumer_member import JOIN_EPOCH
-from tidemill.coordinators.group_offsets import Group, GroupOffsets, group_tombstone
+from tidemill.coordinators.group_offsets import (
+    LOOKED_AT_PER_STEP,
+    Group,
+    GroupOffsets,
+    group_tombstone,
+)
 from tidemill.coordinators.migration import upgrade_records, why_not_upgradable
 from tidemill.coordinators.mixed_group import MixedGroup
 from tidemill.coordinators.result import CoordinatorRecord, RequestInfo, Result, Timers
@@ -167,7 +172,7 @@ class GroupShard(GroupOffsets):
         if known is not None:
             known.close(ErrorCode.REBALANCE_IN_PROGRESS)
         group.on_loaded()
-        return Result(answer, former + result.records, settled)
+        return Result(answer, former + result.records, settled, is_large=result.is_large)
 
     def _why_not_here(
         self, known: ClassicGroup | None, request: ConsumerGroupHeartbeatRequest
@@ -284,11 +289,16 @@ class GroupShard(GroupOffsets):
 
     def on_loaded(self) -> Iterator[Result[None]]:
         """The log is read: start the members' sessions, and tidy what happened meanwhile."""
+        started = 0
         for group in list(self.groups.values()):
             if isinstance(group, ClassicGroup):
-                yield group.start()
+                yield from _if_any(group.start())
             else:
                 group.on_loaded()
+            started += 1 + len(group.members)
+            if started >= LOOKED_AT_PER_STEP:
+                started = 0
+                yield Result()
         self._is_loaded = True
         yield from self.forget_deleted_topics(None)
 
@@ -332,6 +342,11 @@ def _new_group(group_id: str, now_ms: int) -> CoordinatorRecord:
     """A group that has nobody yet: members are stored with their first assignment."""
     value = r.GroupMetadataValue(current_state_timestamp=now_ms)
     return CoordinatorRecord(r.GroupMetadataKey(group=group_id), value)
+
+
+def _if_any(result: Result[None]) -> Iterator[Result[None]]:
+    if result.records:
+        yield result
 
 
 def _refused(code: ErrorCode, message: str) -> Result[ConsumerGroupHeartbeatResponse]:

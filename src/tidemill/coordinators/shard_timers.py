@@ -1,4 +1,4 @@
-"""The timers of one shard, by key: they end with it.
+"""The timers of one shard, and its work off the loop, by key: they end with it.
 
 What a timer does may have to wait in line. Until it is its turn it can be cancelled or replaced as
 if it were not due yet: a heartbeat that came before the session's end counts, even if it waited.
@@ -7,20 +7,38 @@ if it were not due yet: a heartbeat that came before the session's end counts, e
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, TypeVar, cast
 
 from tidemill.coordinators.result import Result, TimerKey
-from tidemill.timers import TimerHandle, TimingWheel
+from tidemill.executor import Executor
+from tidemill.timers import TimingWheel
+
+T = TypeVar("T")
+
+
+class _Handle(Protocol):
+    def cancel(self) -> object: ...
+
+
+class _Work:
+    """Work under way: it cannot be stopped, only what comes of it be left alone."""
+
+    def cancel(self) -> None: ...
 
 
 class ShardTimers:
     """The timers of one shard, by key: they end with it."""
 
     def __init__(
-        self, wheel: TimingWheel, fired: Callable[[Callable[[], Result[None]]], None]
+        self,
+        wheel: TimingWheel,
+        executor: Executor,
+        fired: Callable[[Callable[[], Result[None]]], None],
     ) -> None:
         self._wheel = wheel
+        self._executor = executor
         self._fired = fired
-        self._handles: dict[TimerKey, TimerHandle] = {}
+        self._handles: dict[TimerKey, _Handle] = {}
         self._closed = False
 
     def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
@@ -38,6 +56,30 @@ class ShardTimers:
             return callback()
 
         handle = self._handles[key] = self._wheel.schedule(max(delay_ms, 0), due)
+
+    def compute(
+        self, key: TimerKey, work: Callable[[], T], then: Callable[[T], Result[None]]
+    ) -> None:
+        self.cancel(key)
+        if self._closed:
+            return
+        handle = self._handles[key] = _Work()
+
+        def done(found: T | None, error: BaseException | None) -> None:
+            def in_turn() -> Result[None]:
+                if self._handles.get(key) is not handle:
+                    return Result()
+                del self._handles[key]
+                if error is not None:
+                    raise error
+                return then(cast(T, found))
+
+            self._fired(in_turn)
+
+        self._executor.submit(work, done)
+
+    def is_computing(self, key: TimerKey) -> bool:
+        return isinstance(self._handles.get(key), _Work)
 
     def cancel(self, key: TimerKey) -> None:
         handle = self._handles.pop(key, None)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tidemill.coordinators import subscriptions
-from tidemill.coordinators.assignors import ASSIGNORS, NO_PARTITIONS, Partitions, Subscriber
+from tidemill.coordinators.assignment_plan import AssignmentPlan, TargetAssignment
+from tidemill.coordinators.assignors import Partitions
 from tidemill.coordinators.consumer_member import (
     ConsumerMember,
     assignment_record,
@@ -32,7 +33,8 @@ from tidemill.coordinators.result import CoordinatorRecord
 from tidemill.coordinators.topic_search import TopicSearch
 from tidemill.errors import ApiError
 from tidemill.image import ClusterImage
-from tidemill.types import TopicId
+
+TOPICS_WRITTEN_AT_ONCE = 500
 
 
 class Resolution(NamedTuple):
@@ -72,6 +74,12 @@ class Draft:
         self.group_epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
         self.metadata_hash = group.metadata_hash
+        self._topics_written = 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the records had better be encoded off the loop."""
+        return self._topics_written > TOPICS_WRITTEN_AT_ONCE
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -84,6 +92,7 @@ class Draft:
         """The member's epoch, state or partitions changed."""
         self.members = {**self.members, member.member_id: member}
         self.records.append(assignment_record(self._group_id, member))
+        self._topics_written += len(member.assigned) + len(member.revoking)
 
     def remove(self, member_id: str) -> None:
         self.members = {key: m for key, m in self.members.items() if key != member_id}
@@ -125,6 +134,7 @@ class Draft:
 
     def _write_pattern(self, pattern: str, topics: frozenset[str]) -> None:
         self.resolved = {**self.resolved, pattern: topics}
+        self._topics_written += len(topics)
         key = ConsumerGroupRegularExpressionKey(group_id=self._group_id, regular_expression=pattern)
         value = ConsumerGroupRegularExpressionValue(
             topics=sorted(topics), version=self._image.version, timestamp=self._now_ms
@@ -138,9 +148,7 @@ class Draft:
 
     def current_hash(self) -> int:
         """The hash of everything that anybody wants, as it is now."""
-        names: set[str] = set()
-        for member in self.members.values():
-            names |= subscriptions.topic_names(member, self.resolved)
+        names = subscriptions.all_names(self.members.values(), self.resolved)
         return subscriptions.metadata_hash(names, self._image)
 
     # --- epochs and the target -------------------------------------------------------------------
@@ -153,38 +161,32 @@ class Draft:
         key = ConsumerGroupMetadataKey(group_id=self._group_id)
         self.records.append(CoordinatorRecord(key, value))
 
-    def assign(self, assignor: str) -> None:
-        """Compute the target of the group's epoch and write what changed of it."""
-        counts = self._partition_counts()
-        subscribers = {m.member_id: self._subscriber(m) for m in self.members.values()}
-        following = ASSIGNORS[assignor](subscribers, counts)
-        for member_id in sorted(following):
-            if member_id not in self.target or following[member_id] != self.target[member_id]:
-                self.records.append(target_record(self._group_id, member_id, following[member_id]))
-        self.target = following
-        self.assignment_epoch = self.group_epoch
+    def plan(self, assignor: str) -> AssignmentPlan:
+        """What an assignor has to know for the group's epoch; it stays as it is now."""
+        return AssignmentPlan(
+            self._group_id,
+            self.group_epoch,
+            assignor,
+            dict(self.members),
+            dict(self.target),
+            dict(self.resolved),
+            self._image,
+        )
+
+    def assign(self, found: TargetAssignment) -> None:
+        """Write what is new of a target, for whoever is still there."""
+        shares = {key: share for key, share in found.shares.items() if key in self.members}
+        self.records += [record for key, record in found.records.items() if key in shares]
+        self._topics_written += sum(map(len, shares.values()))
+        self.target = shares
+        self.assignment_epoch = found.epoch
         key = ConsumerGroupTargetAssignmentMetadataKey(group_id=self._group_id)
         # An assignment of nothing moved nobody, so the next one need not keep its distance.
-        at_ms = self._now_ms if any(following.values()) else 0
+        at_ms = self._now_ms if any(shares.values()) else 0
         value = ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=self.group_epoch, assignment_timestamp=at_ms
+            assignment_epoch=found.epoch, assignment_timestamp=at_ms
         )
         self.records.append(CoordinatorRecord(key, value))
-
-    def _partition_counts(self) -> dict[TopicId, int]:
-        names: set[str] = set()
-        for member in self.members.values():
-            names |= subscriptions.topic_names(member, self.resolved)
-        topics = (self._image.topics.get(name) for name in names)
-        return {topic.topic_id: len(topic.partitions) for topic in topics if topic is not None}
-
-    def _subscriber(self, member: ConsumerMember) -> Subscriber:
-        wanted = subscriptions.topic_names(member, self.resolved)
-        return Subscriber(
-            topics=subscriptions.topic_ids(wanted, self._image),
-            owned=self.target.get(member.member_id, NO_PARTITIONS),
-            instance_id=member.instance_id,
-        )
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], offered: Sequence[str]) -> str:
