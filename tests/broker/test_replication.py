@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.broker.replica_world import FETCH_VERSION, LAG_MAX_MS, World
+from tests.broker.replica_world import FETCH_VERSION, LAG_MAX_MS, Pending, World
 
+from tidemill.broker.handlers.delete_records import delete_records
 from tidemill.broker.handlers.fetch import fetch
 from tidemill.broker.handlers.read_replicas import RACK_AWARE
 from tidemill.errors import ErrorCode
@@ -15,6 +16,11 @@ from tidemill.storage.log import Log
 from tidemill.storage.segment_check import SegmentCheck
 from tidemill.testing.loop import SimLoop
 from tidemill.types import TopicPartition
+from tidemill.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tidemill.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -278,6 +284,63 @@ def test_deleted_records_are_deleted_everywhere(world: World) -> None:
     world.nodes[0].partition().delete_records_before(2)
     world.run_ms(2_000)
     assert [node.partition().log.log_start_offset for node in world.nodes] == [2, 2, 2]
+
+
+def delete(world: World, offset: int, *, timeout_ms: int = 30_000) -> Pending:
+    """A client's DeleteRecords to the leader."""
+    asked = DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=timeout_ms
+    )
+    return world.ask(0, lambda node: delete_records(node.broker, node.context(2), request))
+
+
+def outcome(answer: Pending) -> tuple[int, int]:
+    result = answer.value.topics[0].partitions[0]
+    return result.error_code, result.low_watermark
+
+
+def test_deleting_records_waits_for_every_live_replica(world: World) -> None:
+    """The answer comes when the last of them has deleted them, soon and not with the next poll."""
+    world.produce(b"a", b"b", b"c")
+    world.run_ms(2_000)
+    world.cut.add((0, 2))
+    answer = delete(world, 2)
+    world.run_ms(1_000)
+    assert world.nodes[1].partition().log.log_start_offset == 2
+    assert not answer.is_there
+    world.cut.clear()
+    world.run_ms(11_000)
+    assert outcome(answer) == (0, 2)
+    quick = delete(world, -1)
+    world.run_ms(100)
+    assert outcome(quick) == (0, 3)
+
+
+def test_deleting_records_ends_with_its_time_or_with_the_leadership(world: World) -> None:
+    world.produce(b"a", b"b", b"c")
+    world.run_ms(100)
+    world.isolate(2)
+    late = delete(world, 1, timeout_ms=200)
+    world.run_ms(300)
+    assert outcome(late) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    deposed = delete(world, 2)
+    world.run_ms(100)
+    world.lead(1)
+    world.run_ms(100)
+    assert outcome(deposed) == (NOT_LEADER, -1)
+
+
+def test_nobody_waits_for_a_dead_broker_to_delete_records(world: World) -> None:
+    world.produce(b"a", b"b")
+    world.run_ms(100)
+    world.isolate(2)
+    answer = delete(world, 1)
+    world.run_ms(200)
+    assert not answer.is_there
+    world.fail(2)
+    world.run_ms(1_000)
+    assert outcome(answer) == (0, 1)
 
 
 # Who may fetch as a follower.

@@ -109,6 +109,13 @@ class Wanted:
             and self.told_log_start == log.log_start_offset
         )
 
+    def knows_bounds_of(self, partition: Partition) -> bool:
+        """Whether the client was told what is committed, and where the log starts."""
+        return (
+            self.told_high_watermark == partition.high_watermark
+            and self.told_log_start == partition.log.log_start_offset
+        )
+
     def is_news(self, data: PartitionData) -> bool:
         """Whether the client does not know this yet; remembers that it does from now on."""
         news = (

@@ -144,6 +144,16 @@ class Leadership:
         """
         return self.high_watermark >= self.epoch_start_offset
 
+    @property
+    def low_watermark(self) -> int:
+        """What no live replica has any more: the least log start among them; -1 if unknown."""
+        starts = [
+            follower.log_start_offset
+            for broker_id, follower in self.followers.items()
+            if self._epoch_of(broker_id) is not None
+        ]
+        return min([self.log.log_start_offset, *starts])
+
     def advance(self, now_ms: int) -> bool:
         """Raise the high watermark as far as it goes; True if it moved.
 

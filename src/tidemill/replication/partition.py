@@ -29,7 +29,7 @@ from tidemill.replication.conversion import (
 from tidemill.replication.copying import Fetched, ReplicaCopy
 from tidemill.replication.isr import IsrAnswer, IsrProposal, Settled
 from tidemill.replication.leading import LeaderSettings, Leadership
-from tidemill.replication.progress import NO_BROKER_EPOCH, FetchPosition
+from tidemill.replication.progress import NO_BROKER_EPOCH, UNKNOWN_OFFSET, FetchPosition
 from tidemill.replication.surroundings import PartitionSettings, Surroundings
 from tidemill.storage.log import AppendInfo, Log
 from tidemill.storage.slice import LogSlice
@@ -122,6 +122,7 @@ class Partition:
             self.is_leader = True
             if self.term.follow_image(image, self._around.clock.monotonic_ms()):
                 self._follow_term(self.term)
+                self._around.on_moved(self)  # Nobody has to wait for who is gone.
 
     def _lead(self, image: PartitionImage) -> None:
         """Become the leader, in an epoch whose start is durable before its records (A7)."""
@@ -360,8 +361,12 @@ class Partition:
         term = self.term
         if term is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        follower = term.followers.get(replica_id)
+        start_before = UNKNOWN_OFFSET if follower is None else follower.log_start_offset
         if term.record_fetch(replica_id, position, leader_end, self._around.clock.monotonic_ms()):
             self._follow_term(term)
+        if position.log_start_offset != start_before:
+            self._around.on_moved(self)  # Somebody may wait for it to delete records.
         if replica_id not in term.isr.committed and self._around.isr_channel() is not None:
             self._propose(term, term.propose_expand(replica_id))
 
@@ -467,9 +472,20 @@ class Partition:
         )
 
     def delete_records_before(self, offset: int) -> Offset:
-        """Raise the log's start to `offset`, at most to the high watermark (rule B12)."""
+        """Raise the log's start to `offset`, at most to the high watermark (rule B12).
+
+        Followers are told soon; `low_watermark` says when all of them have done the same.
+        """
         target = self.high_watermark if offset == -1 else offset
         if target < 0 or target > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        self.log.advance_log_start(Offset(target))
-        return Offset(self.log.log_start_offset)
+        if self.log.advance_log_start(Offset(target)):
+            self._around.on_moved(self)
+        return Offset(target)
+
+    @property
+    def low_watermark(self) -> Offset:
+        """The least log start among the live replicas; only their leader knows it."""
+        if self.term is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return Offset(self.term.low_watermark)

@@ -230,8 +230,9 @@ class FetchJob:
         return sum(self._readable_bytes.values()) >= self._min_bytes
 
     def _hurry(self, want: Wanted, partition: Partition) -> None:
-        """A follower is told soon what is committed, but not without the records that may come."""
-        is_news = self._reads.is_replica and partition.high_watermark != want.told_high_watermark
+        """A follower is told soon what is committed, and what was deleted, but not without the
+        records that may come."""
+        is_news = self._reads.is_replica and not want.knows_bounds_of(partition)
         if is_news and not self._has_news and self._wait is not None:
             self._has_news = True
             self._broker.timers.schedule(NEWS_WAIT_MS, self._wait.end)
@@ -299,7 +300,7 @@ class FetchJob:
                 return data, 0
             if stored.is_empty and self._is_last_look:
                 self._reads.check_last(want, partition)
-            self._has_news |= data.high_watermark != want.told_high_watermark
+            self._has_news |= not want.knows_bounds_of(partition)
             self._attach(data, stored)
             return data, stored.size_bytes
         except Exception as error:  # noqa: BLE001 - the other partitions are answered all the same
