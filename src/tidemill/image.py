@@ -164,6 +164,11 @@ class ClusterImage:
         """The brokers that clients may be told of, in the order of their ids."""
         return [self.brokers[key] for key in sorted(self.brokers) if self.brokers[key].alive]
 
+    @property
+    def staying_count(self) -> int:
+        """How many brokers are registered and not about to leave: what new topics can count on."""
+        return sum(not broker.in_controlled_shutdown for broker in self.brokers.values())
+
 
 EMPTY_IMAGE = ClusterImage()
 

@@ -136,7 +136,7 @@ def test_an_assignment_is_kept_as_given_and_the_first_alive_leads() -> None:
         member = BrokerImage(BrokerId(number), BrokerEpoch(1), (), fenced=number == 2)
         image = with_broker(image, member)
     request = topic("t", assignments={0: [2, 3, 1], 1: [1, 2, 3]})
-    defaults = TopicDefaults(partitions=1, replication_factor=1)
+    defaults = TopicDefaults(1, 1, 1)
     [plan] = plan_creations(image, [request], defaults, lambda configs: None, Random(1))
     assert plan.topic is not None
     first, second = plan.topic.partitions

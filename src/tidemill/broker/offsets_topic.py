@@ -2,9 +2,10 @@
 
 The topic has the partitions, the segment size and the replicas that the broker's settings say.
 `offsets.topic.replication.factor` is 3 by default; a cluster with fewer brokers gets as many
-replicas as it has brokers, unless somebody set the number and so meant it. On an ensemble, where
-brokers of several machines join one by one, the topic waits for as many brokers as it has replicas:
-made too early it would have too few of them for good.
+replicas as it has brokers, unless somebody set the number and so meant it. How many those are only
+the controller knows, so it decides. On an ensemble, where brokers of several machines join one by
+one, the topic waits for as many brokers as it has replicas: made too early it would have too few of
+them for good.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from tidemill.config import Source
 from tidemill.coordinators.coordinator import OFFSETS_TOPIC
 from tidemill.errors import ErrorCode, TidemillError
 from tidemill.wire.messages.topics import CreatableTopic, CreatableTopicConfig
@@ -43,21 +43,22 @@ class OffsetsTopic:
         if image.topic(OFFSETS_TOPIC) is not None:
             return
         if self._creation is None or self._creation.done():
-            self._creation = asyncio.get_running_loop().create_task(self._create(image))
+            self._creation = asyncio.get_running_loop().create_task(self._create())
         # A client that gives up must not take the creation with it.
         await asyncio.shield(self._creation)
 
-    async def _create(self, image: ClusterImage) -> None:
+    async def _create(self) -> None:
         try:
-            (result,) = await self._controller.create_topics([self._wanted(image)])
+            (result,) = await self._controller.create_topics([self._wanted()])
         except TidemillError as error:
             log.warning("%s was not created: %s", OFFSETS_TOPIC, error)
             return
         if result.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
             log.warning("%s was not created: %s", OFFSETS_TOPIC, result.error_message)
 
-    def _wanted(self, image: ClusterImage) -> CreatableTopic:
+    def _wanted(self) -> CreatableTopic:
         config = self._config
+        factor = config.int("offsets.topic.replication.factor") if self._is_patient else -1
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -66,13 +67,6 @@ class OffsetsTopic:
         return CreatableTopic(
             name=OFFSETS_TOPIC,
             num_partitions=config.int("offsets.topic.num.partitions"),
-            replication_factor=self._replication_factor(image),
+            replication_factor=factor,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
-
-    def _replication_factor(self, image: ClusterImage) -> int:
-        wanted = self._config.int("offsets.topic.replication.factor")
-        is_meant = self._config.source("offsets.topic.replication.factor") is not Source.DEFAULT
-        if is_meant or self._is_patient:
-            return wanted
-        return max(1, min(wanted, len(image.alive_brokers())))

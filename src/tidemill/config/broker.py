@@ -236,6 +236,13 @@ class BrokerConfig(Getters):
             return self.int("default.replication.factor")
         return max(1, min(REPLICATION_FACTOR_MAX, brokers))
 
+    def offsets_replication_factor(self, brokers: int) -> int:
+        """The same for `__consumer_offsets`."""
+        wanted = self.int("offsets.topic.replication.factor")
+        if self.source("offsets.topic.replication.factor") is not Source.DEFAULT:
+            return wanted
+        return max(1, min(wanted, brokers))
+
     def default_min_insync_replicas(self, replication_factor: int) -> int:
         """What acks=all waits for on a topic that does not say: one broker may be lost."""
         if self.source("min.insync.replicas") is not Source.DEFAULT:

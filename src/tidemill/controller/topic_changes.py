@@ -112,10 +112,11 @@ class TopicChanges:
         return check
 
     def _defaults(self) -> TopicDefaults:
-        brokers = len(self._office.image.brokers)
+        brokers = self._office.image.staying_count
         return TopicDefaults(
             partitions=self._config.int("num.partitions"),
             replication_factor=self._config.default_replication_factor(brokers),
+            internal_replication_factor=self._config.offsets_replication_factor(brokers),
         )
 
     def _result(self, plan: CreatePlan, described: Described) -> CreatableTopicResult:

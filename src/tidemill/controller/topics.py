@@ -16,7 +16,7 @@ from tidemill.controller import tree
 from tidemill.controller.names import check_topic_name, unified
 from tidemill.controller.placement import place
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.image import ClusterImage, PartitionImage, TopicImage, frozen
+from tidemill.image import INTERNAL_TOPICS, ClusterImage, PartitionImage, TopicImage, frozen
 from tidemill.types import (
     ZERO_TOPIC_ID,
     BrokerId,
@@ -48,6 +48,7 @@ class TopicDefaults:
 
     partitions: int
     replication_factor: int
+    internal_replication_factor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,11 @@ def _new_assignment(
         )
     partitions = defaults.partitions if request.num_partitions == -1 else request.num_partitions
     factor = request.replication_factor
-    factor = defaults.replication_factor if factor == -1 else factor
+    if factor == -1:
+        is_internal = request.name in INTERNAL_TOPICS
+        factor = (
+            defaults.internal_replication_factor if is_internal else defaults.replication_factor
+        )
     return _place(image, partitions, factor, random)
 
 

@@ -145,7 +145,7 @@ def _settings(
             return describe_broker_default(broker.config, names=names)
         case ResourceType.BROKER:
             _check_own_id(broker, resource.resource_name)
-            members = len(broker.image.brokers)
+            members = broker.image.staying_count
             return describe_broker(broker.config, brokers=members, names=names)
         case ResourceType.GROUP:
             if not resource.resource_name:
