@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.broker.harness import (
-    batch,
-    connect,
-    create_topic,
-    fetch,
-    list_offset,
-    produce,
-)
+from tests.broker.harness import Client, batch, connect, create_topic, fetch, list_offset, produce
 
 from tidemill.broker.server import BrokerServer
 from tidemill.config import load_broker_config
@@ -50,59 +44,70 @@ class FailingFiles(OsFiles):
             raise disk_error(OSError(number, "injected"), "using", path)
 
 
-def make(directories: list[Path], files: FailingFiles) -> BrokerServer:
+@asynccontextmanager
+async def broker_on(files: FailingFiles, *directories: Path) -> AsyncIterator[BrokerServer]:
+    """A broker with these log directories, while the block runs."""
     overrides = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": ",".join(map(str, directories)),
     }
     config, _ = load_broker_config(environ={}, overrides=overrides)
-    return BrokerServer(config, files=files)
+    server = BrokerServer(config, files=files)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def client_of(files: FailingFiles, *directories: Path) -> AsyncIterator[Client]:
+    """A client of a broker that has the topic `t`."""
+    async with broker_on(files, *directories) as server:
+        await create_topic(server, "t")
+        async with connect(server.port) as client:
+            yield client
+
+
+async def eventually(is_so: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether it comes true within a while."""
+    for _ in range(100):
+        if await is_so():
+            return True
+        await asyncio.sleep(0.1)
+    return False
 
 
 async def test_a_full_disk_refuses_writes_and_heals(tmp_path: Path) -> None:
     """Rule E8: reads go on, and so do writes once there is room again."""
     files = FailingFiles()
-    server = make([tmp_path], files)
-    await server.start()
-    try:
-        await create_topic(server, "t")
-        async with connect(server.port) as client:
-            assert (await produce(client, "t", batch([b"a"]))).error_code == 0
-            files.write_errno = errno.ENOSPC
-            refused = await produce(client, "t", batch([b"b"]))
-            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            data = (await fetch(client, "t", 0)).responses[0].partitions[0]
-            assert (data.error_code, data.high_watermark) == (0, 1)
-            files.write_errno = None
-            healed = await produce(client, "t", batch([b"c"]))
-            assert (healed.error_code, healed.base_offset) == (0, 1)
-    finally:
-        await server.stop()
+    async with client_of(files, tmp_path) as client:
+        assert (await produce(client, "t", batch([b"a"]))).error_code == 0
+        files.write_errno = errno.ENOSPC
+        refused = await produce(client, "t", batch([b"b"]))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        data = (await fetch(client, "t", 0)).responses[0].partitions[0]
+        assert (data.error_code, data.high_watermark) == (0, 1)
+        files.write_errno = None
+        healed = await produce(client, "t", batch([b"c"]))
+        assert (healed.error_code, healed.base_offset) == (0, 1)
 
 
 async def test_no_file_handles_is_an_error_per_request(tmp_path: Path) -> None:
     files = FailingFiles()
-    server = make([tmp_path], files)
-    await server.start()
-    try:
-        await create_topic(server, "t")
-        async with connect(server.port) as client:
-            files.write_errno = errno.EMFILE
-            refused = await produce(client, "t", batch([b"a"]))
-            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            files.write_errno = None
-            assert (await produce(client, "t", batch([b"a"]))).error_code == 0
-    finally:
-        await server.stop()
+    async with client_of(files, tmp_path) as client:
+        files.write_errno = errno.EMFILE
+        refused = await produce(client, "t", batch([b"a"]))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        files.write_errno = None
+        assert (await produce(client, "t", batch([b"a"]))).error_code == 0
 
 
 async def test_a_failed_directory_takes_only_its_partitions_offline(tmp_path: Path) -> None:
     """Rule E1: no further appends there, and the others are served as before."""
     files = FailingFiles()
     first, second = tmp_path / "one", tmp_path / "two"
-    server = make([first, second], files)
-    await server.start()
-    try:
+    async with broker_on(files, first, second) as server:
         await create_topic(server, "t", partitions=2)
         async with connect(server.port) as client:
             for partition in (0, 1):
@@ -122,8 +127,6 @@ async def test_a_failed_directory_takes_only_its_partitions_offline(tmp_path: Pa
             described = await client.ask(DescribeLogDirsRequest(topics=None), 5)
             codes = {result.log_dir: result.error_code for result in described.results}
             assert codes == {str(first): 0, str(second): ErrorCode.KAFKA_STORAGE_ERROR}
-    finally:
-        await server.stop()
 
 
 async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path: Path) -> None:
@@ -137,11 +140,8 @@ async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path:
                 asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(20)
             super().fdatasync(path)
 
-    server = make([tmp_path], SlowFiles())
-    await server.start()
-    try:
-        await create_topic(server, "t")
-        async with connect(server.port) as client:
+    async with client_of(SlowFiles(), tmp_path) as client:
+        try:
             acked = await produce(client, "t", batch([b"a"]), acks=1)
             assert acked.error_code == 0
             assert (await list_offset(client, "t", -1)).offset == 0
@@ -151,36 +151,27 @@ async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path:
             data = (await fetch(client, "t", 0, max_wait_ms=5000)).responses[0].partitions[0]
             assert data.high_watermark >= 1
             assert (await client.ask(MetadataRequest(topics=None), 12)).topics[0].error_code == 0
-    finally:
-        gate.set()
-        await server.stop()
+        finally:
+            gate.set()
 
 
 async def test_a_flush_without_handles_is_answered_at_once_and_heals(tmp_path: Path) -> None:
     """A producer need not wait for its time limit to learn that the broker is out of files."""
     files = FailingFiles()
-    server = make([tmp_path], files)
-    await server.start()
-    try:
-        await create_topic(server, "t")
-        async with connect(server.port) as client:
-            files.sync_errno = errno.EMFILE
-            asked = produce(client, "t", batch([b"a"]), timeout_ms=60_000)
-            refused = await asyncio.wait_for(asked, 10)
-            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            files.sync_errno = None
-            data = (await fetch(client, "t", 0, max_wait_ms=10_000)).responses[0].partitions[0]
-            assert data.high_watermark == 1, "it is flushed without another append"
-            assert (await produce(client, "t", batch([b"b"]))).error_code == 0
-    finally:
-        await server.stop()
+    async with client_of(files, tmp_path) as client:
+        files.sync_errno = errno.EMFILE
+        asked = produce(client, "t", batch([b"a"]), timeout_ms=60_000)
+        refused = await asyncio.wait_for(asked, 10)
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        files.sync_errno = None
+        data = (await fetch(client, "t", 0, max_wait_ms=10_000)).responses[0].partitions[0]
+        assert data.high_watermark == 1, "it is flushed without another append"
+        assert (await produce(client, "t", batch([b"b"]))).error_code == 0
 
 
 async def test_a_partition_without_a_log_says_so_and_gets_one(tmp_path: Path) -> None:
     files = FailingFiles()
-    server = make([tmp_path], files)
-    await server.start()
-    try:
+    async with broker_on(files, tmp_path) as server:
         files.write_errno = errno.ENOSPC
         topic_id = await create_topic(server, "t")
         async with connect(server.port) as client:
@@ -193,38 +184,28 @@ async def test_a_partition_without_a_log_says_so_and_gets_one(tmp_path: Path) ->
             offset = await list_offset(client, "t", -1)
             assert offset.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             files.write_errno = None
-            for _ in range(100):
-                healed = await produce(client, "t", batch([b"a"]))
-                if not healed.error_code:
-                    break
-                await asyncio.sleep(0.1)
-            assert healed.error_code == 0
-    finally:
-        await server.stop()
+
+            async def is_healed() -> bool:
+                return not (await produce(client, "t", batch([b"a"]))).error_code
+
+            assert await eventually(is_healed)
 
 
 async def test_a_deleted_topic_frees_its_space_after_its_own_delay(tmp_path: Path) -> None:
-    server = make([tmp_path], FailingFiles())
-    await server.start()
-    try:
+    async with broker_on(FailingFiles(), tmp_path) as server:
         await create_topic(server, "t", configs={"file.delete.delay.ms": "10"})
         await server.controller.delete_topics(["t"], [])
-        for _ in range(100):
-            left = [name for name in server.logs._files.listdir(str(tmp_path)) if "t-0" in name]
-            if not left:
-                break
-            await asyncio.sleep(0.1)
-        assert left == []
-    finally:
-        await server.stop()
+
+        async def is_gone() -> bool:
+            return not any("t-0" in name for name in server.logs.files.listdir(str(tmp_path)))
+
+        assert await eventually(is_gone)
 
 
 async def test_a_store_without_room_says_why_it_deletes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = make([tmp_path], FailingFiles())
-    await server.start()
-    try:
+    async with broker_on(FailingFiles(), tmp_path) as server:
         await create_topic(server, "t")
 
         async def full(ops: object) -> None:
@@ -237,5 +218,3 @@ async def test_a_store_without_room_says_why_it_deletes_nothing(
             assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert "disk is full" in result.error_message
         monkeypatch.undo()
-    finally:
-        await server.stop()
