@@ -354,7 +354,7 @@ def test_a_corrupt_answer_fails_one_partition_only_and_is_tried_again() -> None:
 def test_records_of_another_place_fail_the_partition() -> None:
     """Rule D6."""
     fetching = Fetching()
-    (step,) = fetching.exchange(data(A, at(3, b"x")))
+    (step,) = fetching.exchange(data(A, at(0, b"x", b"y") + at(1, b"z")))
     assert isinstance(step, Trouble)
     assert fetching.status() is Status.FAILED
     fetching.now_ms += 100 * BACKOFF_MS

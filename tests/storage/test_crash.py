@@ -22,7 +22,7 @@ from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
 from tidemill.storage.producer_state import ProducerStates
-from tidemill.storage.recovery import rebuild_producers
+from tidemill.storage.recovery_state import rebuild_producers
 from tidemill.storage.scan import walk_headers
 from tidemill.testing.clock import ManualClock
 from tidemill.testing.disk import CrashDisk, PowerCut

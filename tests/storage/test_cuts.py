@@ -19,7 +19,8 @@ from tidemill.storage.files import OsFiles
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.testing.disk import CrashDisk, PowerCut
-from tidemill.wire.batch import iter_headers
+from tidemill.wire.batch import HEADER_BYTES, iter_headers
+from tidemill.wire.control import ControlType, build_marker
 
 SEGMENTED = LogConfig(segment_bytes=400)
 COMPACTED = LogConfig(segment_bytes=400, cleanup_compact=True)
@@ -320,6 +321,33 @@ class TestDamage:
         assert entry.last_sequence == 59
         append(log, 1)
         assert offsets_from(log, 60) == [60]
+
+    def test_a_start_gets_past_a_marker_that_cannot_be_read(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Rules E2 and G5: the snapshot is lost, so what the marker said would be needed."""
+        disk = CrashDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        log.append_as_leader(
+            batch(b"t", producer_id=9, epoch=0, sequence=0, transactional=True), leader_epoch=0
+        )
+        position = log.size_bytes
+        marker = build_marker(
+            ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=1, timestamp=5
+        )
+        log.append_as_leader(marker, leader_epoch=0, producer_check=False)
+        append(log, 1)
+        manager.shutdown({TP: 3})
+        for name in disk.listdir(log.directory):
+            if name.endswith(".snapshot"):
+                disk.unlink(f"{log.directory}/{name}")
+        flip(disk, log.segments[0].log_path, position + HEADER_BYTES + 4, 0x80)
+        with caplog.at_level(logging.ERROR):
+            log = reopened(disk)
+        assert "marker" in caplog.text
+        assert log.log_end_offset == 3
+        assert log.last_stable_offset(3) == 0, "as far as anybody knows, it is open"
 
     def test_a_start_says_which_flushed_offsets_it_cut_off(
         self, caplog: pytest.LogCaptureFixture

@@ -28,8 +28,8 @@ def setting(count: int = 1) -> tuple[CrashDisk, StepExecutor, LogManager, list[L
     return disk, executor, manager, logs
 
 
-def put(log: Log) -> None:
-    log.append_as_leader(batch(b"x"), leader_epoch=0)
+def put(log: Log, *, epoch: int = 0) -> None:
+    log.append_as_leader(batch(b"x"), leader_epoch=epoch)
 
 
 def test_requests_during_a_flush_share_the_next_one() -> None:
@@ -177,8 +177,7 @@ def test_a_flush_that_lacked_descriptors_can_be_asked_for_again() -> None:
     executor.run_all()
     done: list[BaseException | None] = []
     disk.is_out = True
-    log.begin_epoch(7)
-    put(log)
+    put(log, epoch=7)
     manager.request_flush(log, done.append)
     executor.run_all()
     assert isinstance(done[0], OutOfFilesError)

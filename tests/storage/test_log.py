@@ -30,6 +30,7 @@ from tidemill.testing.disk import CrashDisk
 from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.compression import Codec
 from tidemill.wire.control import ControlType, build_marker
+from tidemill.wire.records import Record, build_batch
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100, file_delete_delay_ms=0)
 
@@ -108,21 +109,36 @@ class TestFollower:
         assert values(follower) == values(leader)
         assert follower.leader_epochs.entries == leader.leader_epochs.entries == [(1, 0), (3, 5)]
 
-    def test_refuses_a_gap(self) -> None:
-        """Rule D6: the first fetched offset is the log's own end."""
+    def test_refuses_what_it_has_already(self) -> None:
+        """Rule D6: the first fetched offset is not below the log's own end."""
         log = new_log()
-        with pytest.raises(InvariantError, match="does not follow"):
-            log.append_as_follower(batch(b"a", base_offset=3))
         log.append_as_follower(batch(b"a", base_offset=0))
         with pytest.raises(InvariantError, match="does not follow"):
             log.append_as_follower(batch(b"a", base_offset=0))
 
-    def test_takes_a_gap_that_compaction_made(self) -> None:
-        log = new_log(LogConfig(cleanup_compact=True))
+    @pytest.mark.parametrize("is_compacted", [True, False])
+    def test_takes_a_gap_that_compaction_made(self, is_compacted: bool) -> None:
+        """Rule D6: it stays in the leader's log after the topic's policy has changed."""
+        disk, config = CrashDisk(), LogConfig(cleanup_compact=is_compacted)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
         log.append_as_follower(batch(b"a", base_offset=0))
-        log.append_as_follower(batch(b"b", base_offset=5))
-        assert [record.offset for record in read_all(log)] == [0, 5]
+        log.roll()
+        log.append_as_follower(batch(b"b", base_offset=5) + batch(b"c", base_offset=9))
         assert log.read(2, max_bytes=100, upper_offset=6).read_now() is not None
+        disk.restart()
+        log = manager_on(disk, config=config).logs[TP]
+        assert [record.offset for record in read_all(log)] == [0, 5, 9]
+
+    def test_a_marker_that_cannot_be_read_is_refused_before_it_is_written(self) -> None:
+        """Rules D9 and E2: its checksum is right, and what it says makes no sense."""
+        log = new_log()
+        record = Record(0, START_MS, b"\0", b"")
+        bad = build_batch([record], producer_id=1, producer_epoch=0, control=True)
+        with pytest.raises(ApiError) as caught:
+            log.append_as_follower(bad)
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert (log.log_end_offset, log.size_bytes) == (0, 0)
 
     def test_checks_the_checksum_and_leaves_out_a_partial_batch(self) -> None:
         """Rule E2: also what comes from a leader is checked."""
@@ -350,6 +366,43 @@ class TestRoll:
         log.append_as_follower(batch(b"c", base_offset=RELATIVE_OFFSET_MAX + 1))
         assert [segment.base_offset for segment in log.segments] == [0, RELATIVE_OFFSET_MAX + 1]
         assert values(log) == [b"a", b"b", b"c"]
+
+    @pytest.mark.parametrize("is_compacted", [True, False])
+    @pytest.mark.parametrize("is_one_answer", [True, False])
+    @pytest.mark.parametrize("first", [0, 2 * RELATIVE_OFFSET_MAX], ids=["near", "far"])
+    def test_a_gap_too_wide_for_a_segment(
+        self, is_compacted: bool, is_one_answer: bool, first: int
+    ) -> None:
+        """Rule E9: a follower copies what compaction left of a log with billions of offsets."""
+        disk = CrashDisk()
+        config = LogConfig(cleanup_compact=is_compacted, index_interval_bytes=1)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        step = RELATIVE_OFFSET_MAX + 2
+        offsets = [first, first + 1, first + step, first + step + 1, first + 2 * step]
+        batches = [bytes(batch(b"v", base_offset=offset)) for offset in offsets]
+        for records in [b"".join(batches)] if is_one_answer else batches:
+            log.append_as_follower(records)
+        for restarts in range(2):
+            assert [record.offset for record in read_all(log)] == offsets, restarts
+            assert log.log_end_offset == offsets[-1] + 1
+            assert log.read(first + 2, max_bytes=1, upper_offset=1 << 62).read_blocking()
+            disk.restart()
+            log = manager_on(disk, config=config).logs[TP]
+
+    def test_a_full_disk_after_a_gap_leaves_a_log_that_can_go_on(self) -> None:
+        """Rule E9: the new segment lies behind the gap, so the log ends there, empty or not."""
+        disk, config = CrashDisk(), LogConfig(cleanup_compact=True)
+        log = new_log(config, disk=disk)
+        log.append_as_follower(batch(b"a"))
+        far, room = 2 * RELATIVE_OFFSET_MAX, disk.capacity_bytes
+        copied = batch(b"b" * 1000, base_offset=far)
+        disk.capacity_bytes = disk.capacity_bytes - disk.space("/").free_bytes + 500
+        with pytest.raises(DiskFullError):
+            log.append_as_follower(copied)
+        disk.capacity_bytes = room
+        assert log.append_as_leader(batch(b"c"), leader_epoch=1).base_offset == far
+        assert [record.offset for record in read_all(log)] == [0, far]
 
     def test_an_empty_segment_is_not_rolled(self) -> None:
         log = new_log()

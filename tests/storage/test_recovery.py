@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, values
 
+from tidemill.storage.checkpoint import LEADER_EPOCHS, parse_epochs
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
+from tidemill.storage.manager import LogManager
 from tidemill.storage.recovery import Loaded, OpenOptions, load
 from tidemill.testing.disk import CrashDisk
 from tidemill.types import TopicPartition
@@ -19,13 +21,18 @@ PATH = f"{DIR}/{TP}"
 
 def make(disk: CrashDisk, count: int, *, checkpoint: bool = False) -> Log:
     manager = manager_on(disk, config=SMALL)
+    log = filled(manager, count)
+    if checkpoint:
+        log.flush()
+        manager.write_checkpoints({})
+    return log
+
+
+def filled(manager: LogManager, count: int) -> Log:
     log = manager.create(TP, TOPIC_ID, SMALL)
     for number in range(count):
         data = batch(f"{number}".encode(), producer_id=1, epoch=0, sequence=number)
         log.append_as_leader(data, leader_epoch=number // 10)
-    if checkpoint:
-        log.flush()
-        manager.write_checkpoints({})
     return log
 
 
@@ -138,6 +145,40 @@ def test_lost_or_wrong_indexes_are_made_again() -> None:
     for segment in again.segments[:-1]:
         assert disk.size(segment.offset_index.path) > 0
     assert values(again) == [f"{n}".encode() for n in range(40)]
+
+
+@pytest.mark.parametrize("stops_cleanly", [True, False])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"0\n4\n0 0\n1 10\n2 20\n",
+        b"0\n4\n0 0\n1 1x\n2 20\n3 30\n",
+        b"0\n4\n0 0\n1 30\n2 20\n3 30\n",
+        b"0\n4\n0 0\n3 10\n2 20\n3 30\n",
+        b"0\n4\n0 0\n1 10\n2 20\n3 90\n",
+        b"0\n4\n0 0\n1 10\n2 20\n7 30\n",
+    ],
+    ids=["empty", "short", "letters", "start back", "epoch back", "start ahead", "epoch ahead"],
+)
+def test_a_damaged_epoch_checkpoint_is_read_from_the_batches(
+    damaged: bytes, stops_cleanly: bool
+) -> None:
+    """Rule D1: each batch carries its leader's epoch, so nothing is lost with the file."""
+    disk = CrashDisk()
+    manager = manager_on(disk, config=SMALL)
+    log = filled(manager, 40)
+    log.flush()
+    manager.write_checkpoints({})
+    if stops_cleanly:
+        manager.shutdown({})
+    expected = [(0, 0), (1, 10), (2, 20), (3, 30)]
+    assert log.leader_epochs.entries == expected
+    path = f"{PATH}/{LEADER_EPOCHS}"
+    disk.truncate(path, 0)
+    disk.write_at(path, 0, (damaged,))
+    assert reopen(disk).leader_epochs.entries == expected
+    assert parse_epochs(disk.read_file(path)) == expected, "and the file is whole again"
 
 
 def test_an_index_that_lies_is_only_a_slow_index() -> None:

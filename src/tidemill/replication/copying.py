@@ -1,8 +1,8 @@
 """What a follower fetched, checked and put into its log, with the high watermark beside it.
 
 `whole_batches` judges fetched records by their headers before anything is written: they must go on
-where the log ends (rule D6) and come from no later term than the one that was asked. `ReplicaCopy`
-then writes and cuts; the high watermark and the log move together (rules B4 and B6).
+where the log ends or later (rule D6) and come from no later term than the one that was asked.
+`ReplicaCopy` then writes and cuts; the high watermark and the log move together (rules B4 and B6).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def whole_batches(log: Log, records: memoryview, leader_epoch: int) -> Fetched |
             break
         if 0 <= epoch < last_epoch:
             raise _corrupt(f"epoch {epoch} at offset {header.base_offset} after {last_epoch}")
-        if header.base_offset != expected and not _may_follow(log, header, expected):
+        # Offsets may be left out: compaction did that, perhaps before the topic's policy changed.
+        if header.base_offset < expected:
             if position or not _covers_start(log, header):
                 raise MisplacedRecordsError(
                     f"{log.topic_partition} ends at {expected}, but its leader sent a batch with "
@@ -72,11 +73,6 @@ def _headers(records: memoryview) -> list[tuple[int, BatchHeader]]:
 
 def _corrupt(what: str) -> ApiError:
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"the leader sent no valid batches: {what}")
-
-
-def _may_follow(log: Log, header: BatchHeader, expected: int) -> bool:
-    """Compaction leaves gaps between batches."""
-    return header.base_offset > expected and log.config.cleanup_compact
 
 
 def _covers_start(log: Log, header: BatchHeader) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import pairwise
 
 from tidemill.storage.checkpoint import (
     LEADER_EPOCHS,
@@ -49,7 +50,7 @@ class LeaderEpochCache:
         self._captured = self._written = self._aside = 0
 
     def load(self) -> None:
-        """Read the checkpoint; a damaged one counts as empty and is refilled by later epochs."""
+        """Read the checkpoint; a damaged one counts as empty, and recovery asks the batches."""
         path = f"{self._directory}/{LEADER_EPOCHS}"
         data = read_if_there(self._files, path)
         if data is None:
@@ -58,8 +59,11 @@ class LeaderEpochCache:
             entries = parse_epochs(data)
         except BadCheckpointError:
             return
-        for epoch, start in entries:
-            self._put(epoch, start)
+        if all(
+            before[0] < after[0] and before[1] <= after[1] for before, after in pairwise(entries)
+        ):
+            for epoch, start in entries:
+                self._put(epoch, start)
 
     @property
     def entries(self) -> list[tuple[int, int]]:

@@ -15,15 +15,19 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from tidemill.errors import ApiError, ErrorCode, WireError
-from tidemill.storage import lookup, recovery, retention
+from tidemill.storage import lookup, retention
 from tidemill.storage.disk_errors import FileMissingError
+from tidemill.storage.files import Files
 from tidemill.storage.log_append import AppendInfo
 from tidemill.storage.log_damage import CheckedLog
 from tidemill.storage.log_replace import ReplaceableLog
 from tidemill.storage.lookup import TimestampedOffset
+from tidemill.storage.recovery_state import rebuild_producers
+from tidemill.storage.scan import walk_headers
 from tidemill.storage.segment import Segment
 from tidemill.storage.slice import LogSlice, empty_slice
 from tidemill.storage.txn_index import AbortedTransaction
+from tidemill.wire.batch import HEADER_BYTES, read_header
 
 __all__ = ["AppendInfo", "Log"]
 
@@ -177,7 +181,7 @@ class Log(CheckedLog, ReplaceableLog):
             # It is cut; only the look for the latest time met damage. The time index has it, too.
             active.max_timestamp = None
         self._end_at(end_offset, min(self.log_start_offset, end_offset))
-        recovery.rebuild_producers(
+        rebuild_producers(
             self._files,
             self.directory,
             self._segments,
@@ -199,12 +203,12 @@ class Log(CheckedLog, ReplaceableLog):
         try:
             position = segment.locate(offset, self._files.pread)
             if position < segment.size:
-                end = recovery.offset_at(self._files, segment, position, offset)
-                return position, min(offset, end)
+                header = read_header(self._files.pread(segment.log_path, position, HEADER_BYTES))
+                return position, min(offset, header.base_offset)
             reason = "a batch that is longer than its file"
         except WireError as error:
             reason = str(error)
-        position, end = recovery.sound_end(self._files, segment, offset)
+        position, end = _sound_end(self._files, segment, offset)
         if position == segment.size:
             return position, offset  # Compaction took what was between this and the next segment.
         _log.error(
@@ -308,7 +312,7 @@ class Log(CheckedLog, ReplaceableLog):
 
     def _drop_first(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
-            self._roll()  # A log always has a segment to append to.
+            self._roll(self.log_end_offset)  # A log always has a segment to append to.
         dropped = self._segments[:count]
         del self._segments[:count], self._bases[:count]
         due_ms = now_ms + self.config.file_delete_delay_ms
@@ -334,3 +338,16 @@ class Log(CheckedLog, ReplaceableLog):
         """Forget the loaded indexes of closed segments; a lookup reads them again."""
         for segment in self._segments[:-1]:
             segment.release_memory()
+
+
+def _sound_end(files: Files, segment: Segment, offset: int) -> tuple[int, int]:
+    """Position and offset behind the last batch below `offset` that no wrong header hides."""
+    position, end_offset = 0, segment.base_offset
+    try:
+        for at, header in walk_headers(files.pread, segment.log_path, 0, segment.size):
+            if header.base_offset < end_offset or header.last_offset >= offset:
+                break
+            position, end_offset = at + header.size_bytes, header.next_offset
+    except WireError:
+        pass
+    return position, end_offset

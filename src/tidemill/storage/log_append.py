@@ -7,7 +7,7 @@ per record. Memory follows the file: nothing is taken in before it is written (r
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidemill.errors import ApiError, ErrorCode, WireError
@@ -16,6 +16,7 @@ from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.files import Buffer
 from tidemill.storage.log_durable import DurableLog
 from tidemill.storage.producer_state import BatchMeta
+from tidemill.storage.segment import RELATIVE_OFFSET_MAX
 from tidemill.storage.validate import Validated
 from tidemill.wire.batch import (
     CONTROL_BIT,
@@ -79,7 +80,7 @@ class AppendableLog(DurableLog):
             position = end
         if leader_epoch > self.leader_epochs.latest:
             self.begin_epoch(leader_epoch)
-        self._write(parts, position, offset - 1, headers[-1].max_timestamp)
+        self._write(parts, position, base_offset, offset - 1, headers[-1].max_timestamp)
         self._take_in(view, headers, base_offset)
         return AppendInfo(
             base_offset,
@@ -104,39 +105,50 @@ class AppendableLog(DurableLog):
         headers = _headers_of(records)
         self._check_copied(records, headers)
         view = memoryview(records)
-        size = sum(header.size_bytes for header in headers)
-        self._note_epochs(headers)
-        last = headers[-1]
-        self._write((view[:size],), size, last.last_offset, last.max_timestamp)
-        self._take_in(view, headers, None)
+        for run in _runs(headers):
+            size = sum(header.size_bytes for header in run)
+            self._note_epochs(run)
+            last = run[-1]
+            self._write(
+                (view[:size],), size, run[0].base_offset, last.last_offset, last.max_timestamp
+            )
+            self._take_in(view, run, None)
+            view = view[size:]
         flush_due = self.log_end_offset - self.flushed_offset >= self.config.flush_messages
-        first_offset = headers[0].base_offset
-        return AppendInfo(
-            first_offset, last.last_offset, -1, self.log_start_offset, False, flush_due
-        )
+        first_offset, last_offset = headers[0].base_offset, headers[-1].last_offset
+        return AppendInfo(first_offset, last_offset, -1, self.log_start_offset, False, flush_due)
 
     def _check_copied(self, records: Buffer, headers: Sequence[BatchHeader]) -> None:
-        """What comes from a leader must go on where this log ends (rules D6 and E2)."""
+        """What comes from a leader must go on where this log ends (rules D6 and E2).
+
+        Compaction leaves gaps in the leader's log, and they outlive a change of the policy.
+        """
         expected, position = self.log_end_offset, 0
         for header in headers:
-            follows = header.base_offset == expected
-            if not follows and self.config.cleanup_compact:
-                follows = header.base_offset > expected
             invariant(
-                follows,
+                header.base_offset >= expected,
                 "a fetched batch does not follow the log's end",
                 partition=str(self.topic_partition),
                 expected=expected,
                 base_offset=header.base_offset,
             )
             if not crc_matches(records, position, header):
-                raise ApiError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"the batch at offset {header.base_offset} of {self.topic_partition} "
-                    "fails its checksum",
-                )
+                raise self._corrupt(header, "fails its checksum")
+            if header.attributes & CONTROL_BIT:
+                self._check_marker(records, position, header)
             expected = header.next_offset
             position += header.size_bytes
+
+    def _check_marker(self, records: Buffer, position: int, header: BatchHeader) -> None:
+        """Once it is written, it is too late to find out that nobody can read it."""
+        try:
+            read_marker(records, position, header)
+        except WireError as error:
+            raise self._corrupt(header, f"holds no control record: {error}") from error
+
+    def _corrupt(self, header: BatchHeader, what: str) -> ApiError:
+        message = f"the batch at offset {header.base_offset} of {self.topic_partition} {what}"
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, message)
 
     def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
         latest = self.leader_epochs.latest
@@ -146,14 +158,24 @@ class AppendableLog(DurableLog):
                 self._epochs_pending |= self.leader_epochs.note(latest, header.base_offset)
 
     def _write(
-        self, parts: Sequence[Buffer], size: int, last_offset: int, max_timestamp: int
+        self,
+        parts: Sequence[Buffer],
+        size: int,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
     ) -> None:
         """Put the bytes into the active segment, or into a new one when that is full."""
         try:
             self.dir.charge(size)
             segment = self._active
             if segment.size and self._must_roll(segment, size, last_offset, max_timestamp):
-                self._roll()
+                self._roll(self.log_end_offset)
+                segment = self._active
+            if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+                # The gap in front of it is too wide: no segment that begins at the log's end can
+                # hold these offsets (rule E9).
+                self._roll(first_offset)
                 segment = self._active
             segment.write(parts)
         except DiskError as error:
@@ -219,6 +241,16 @@ class AppendableLog(DurableLog):
             True,
             flush_due,
         )
+
+
+def _runs(headers: Sequence[BatchHeader]) -> Iterator[Sequence[BatchHeader]]:
+    """The batches in as few runs as possible that one segment can hold each (rule E9)."""
+    begin = 0
+    for slot, header in enumerate(headers):
+        if header.last_offset - headers[begin].base_offset > RELATIVE_OFFSET_MAX:
+            yield headers[begin:slot]
+            begin = slot
+    yield headers[begin:]
 
 
 def _headers_of(records: Buffer) -> tuple[BatchHeader, ...]:

@@ -191,10 +191,10 @@ class LogBase:
         """Close the active segment and begin a new one at the log's end."""
         self._check_usable()
         if self._active.size:
-            self._guarded(self._roll)
+            self._guarded(lambda: self._roll(self.log_end_offset))
 
-    def _roll(self) -> None:
-        offset = self.log_end_offset
+    def _roll(self, offset: int) -> None:
+        """Go on in a new segment from `offset` on; up to there the log has nothing any more."""
         self._active.seal()
         self._unsynced_paths += self._active.index_paths()
         self._write_snapshot(offset, format_snapshot(self.producers.active()))
@@ -207,6 +207,7 @@ class LogBase:
             self._files.truncate(self._active.log_path, self._active.size)
         self._segments.append(segment)
         self._bases.append(offset)
+        self.log_end_offset = offset
         self._reserve_space()
         self._saved_bytes = 0
         self._jitter_ms = self._new_jitter()

@@ -10,7 +10,6 @@ batch below the recovery point is not torn but damaged, and cuts nothing off if 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidemill.errors import WireError
@@ -20,11 +19,12 @@ from tidemill.storage.checksums import CHECKSUMS
 from tidemill.storage.damage import Damage
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Files
-from tidemill.storage.producer_snapshot import SNAPSHOT, load_newest, snapshot_path
+from tidemill.storage.producer_snapshot import SNAPSHOT, snapshot_path
 from tidemill.storage.producer_state import ProducerStates
 from tidemill.storage.recovery_damage import damage_ahead
+from tidemill.storage.recovery_state import complete_epochs, rebuild_producers
 from tidemill.storage.recovery_swap import finish_swaps, is_numbered, offset_of
-from tidemill.storage.scan import scan_batches, walk_headers
+from tidemill.storage.scan import scan_batches
 from tidemill.storage.segment import (
     CLEANED,
     DELETED,
@@ -35,9 +35,11 @@ from tidemill.storage.segment import (
     Segment,
 )
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, read_header
-from tidemill.wire.control import EndTransactionMarker, read_marker
 
 _log = logging.getLogger(__name__)
+
+WIDE_GAP = RELATIVE_OFFSET_MAX // 2
+"""Fewer offsets than this are in any batch, so a gap that no segment can hold is wider."""
 
 
 @dataclass(slots=True)
@@ -200,7 +202,7 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
         point = options.recovery_point if slot == first else 0
         end_offset, is_whole = _recover_segment(files, loaded, segment, point, limit, options)
         loaded.log_end_offset = end_offset
-        has_gap = limit is not None and end_offset < limit and not options.allows_gaps
+        has_gap = limit is not None and _is_hole(limit - end_offset, options)
         if not is_whole or has_gap:
             loaded.truncated_bytes += _drop_after(segments, slot)
             _report_cut(loaded, options.recovery_point)
@@ -211,6 +213,15 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
     loaded.flushed_offset = loaded.log_end_offset
     if loaded.truncated_bytes or loaded.log_end_offset != options.recovery_point:
         _note_tail(loaded.unsynced, segments[first:])
+
+
+def _is_hole(width: int, options: OpenOptions) -> bool:
+    """Whether so many offsets between two segments mean that something in between was lost.
+
+    Compaction leaves gaps, too. A segment only ever begins behind one, instead of where the last
+    ended, if the gap is too wide for 32 bits: so wide a gap is not what a crash leaves.
+    """
+    return 0 < width < WIDE_GAP and not options.allows_gaps
 
 
 def _report_cut(loaded: Loaded, recovery_point: int) -> None:
@@ -359,7 +370,15 @@ def _settle(files: Files, directory: str, loaded: Loaded, options: OpenOptions) 
     """Bring epochs, snapshots and producers in line with the log that was found."""
     loaded.epochs.truncate_from_end(loaded.log_end_offset)
     loaded.epochs.truncate_from_start(loaded.log_start_offset)
-    _complete_epochs(files, loaded)
+    known = loaded.epochs.entries
+    complete_epochs(
+        files,
+        loaded.segments,
+        loaded.epochs,
+        loaded.log_start_offset,
+        loaded.log_end_offset,
+    )
+    loaded.unsynced.epochs_changed = loaded.epochs.entries != known
     stale = {offset for offset in loaded.snapshots if offset > loaded.log_end_offset}
     for offset in stale:
         files.unlink(snapshot_path(directory, offset))
@@ -385,170 +404,3 @@ def _settle(files: Files, directory: str, loaded: Loaded, options: OpenOptions) 
             segment.txn_index.dirty = False
             loaded.unsynced.paths.append(segment.txn_index.path)
             loaded.unsynced.names_changed = True
-
-
-def _complete_epochs(files: Files, loaded: Loaded) -> None:
-    """Learn from the batches which epochs the log begins with, where the checkpoint does not say.
-
-    It may be lost, or may have forgotten the epochs of records that a DeleteRecords hid and a
-    crash brought back.
-    """
-    known = loaded.epochs.entries
-    start, until = loaded.log_start_offset, known[0][1] if known else loaded.log_end_offset
-    if until <= start or start >= loaded.log_end_offset:
-        return
-    loaded.epochs.clear()
-    for segment in _from_offset(loaded.segments, start):
-        if segment.base_offset >= until or not _note_epochs(files, segment, loaded, start, until):
-            break
-    for epoch, begin in known:
-        loaded.epochs.note(epoch, begin)
-    loaded.unsynced.epochs_changed = loaded.epochs.entries != known
-
-
-def _note_epochs(files: Files, segment: Segment, loaded: Loaded, start: int, until: int) -> bool:
-    """Take in the epochs of one segment's batches; False when they do not know theirs."""
-    for _, header in _sound_headers(files, segment, _start_of(files, segment, start)):
-        if header.next_offset <= start:
-            continue
-        if header.partition_leader_epoch < 0:
-            return False
-        if header.base_offset >= until:
-            break
-        loaded.epochs.note(header.partition_leader_epoch, max(header.base_offset, start))
-    return True
-
-
-# --- producers -----------------------------------------------------------------------------------
-
-
-def rebuild_producers(
-    files: Files,
-    directory: str,
-    segments: list[Segment],
-    producers: ProducerStates,
-    snapshots: set[int],
-    *,
-    start_offset: int,
-    end_offset: int,
-    snapshot_max: int,
-    txn_from: int,
-) -> None:
-    """Load the newest snapshot up to `snapshot_max` and replay what the log holds after it.
-
-    Aborted transactions whose markers lie at or after `txn_from` are indexed anew.
-    """
-    newest = load_newest(files, directory, snapshots, snapshot_max)
-    if newest is None:
-        producers.reset((), start_offset)
-    else:
-        producers.reset(newest[1], newest[0])
-    begin = producers.map_end_offset
-    for segment in _from_offset(segments, txn_from):
-        segment.txn_index.truncate(txn_from)
-    if begin >= end_offset:
-        return
-    for segment in _from_offset(segments, begin):
-        _replay_segment(files, segment, producers, begin, txn_from)
-
-
-def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
-    return [
-        segment
-        for slot, segment in enumerate(segments)
-        if slot + 1 == len(segments) or segments[slot + 1].base_offset > offset
-    ]
-
-
-def _replay_segment(
-    files: Files, segment: Segment, producers: ProducerStates, begin: int, txn_from: int
-) -> None:
-    start = _start_of(files, segment, begin)
-    for position, header in _sound_headers(files, segment, start):
-        if header.base_offset < begin:
-            continue
-        if not header.is_control:
-            producers.apply(header, header.base_offset)
-            continue
-        marker = _marker_at(files, segment, position, header)
-        if marker is None:
-            continue
-        completed = producers.apply_marker(header, header.base_offset, marker)
-        if completed is not None and completed.is_aborted and header.base_offset >= txn_from:
-            segment.txn_index.append(producers.aborted_entry(completed))
-
-
-def _start_of(files: Files, segment: Segment, offset: int) -> int:
-    """Where to begin to look for batches from `offset` on; earlier ones may come first."""
-    try:
-        return segment.locate(offset, files.pread)
-    except WireError:
-        return 0
-
-
-def _sound_headers(files: Files, segment: Segment, start: int) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches from `start` on, less those that a damaged header hides.
-
-    The way back is an index entry that its batch agrees with, as for reads (see `damage.py`).
-    """
-    position, end = start, segment.size
-    while position < end:
-        reason = "a batch that is longer than its file"
-        try:
-            for at, header in walk_headers(files.pread, segment.log_path, position, end):
-                position = at + header.size_bytes
-                yield at, header
-        except WireError as error:
-            reason = str(error)
-        if position >= end:
-            return
-        resume = _indexed_after(files, segment, position)
-        _log.error(
-            "%s is damaged at byte %d (%s): what the next %d bytes say is not known",
-            segment.log_path,
-            position,
-            reason,
-            resume - position,
-        )
-        position = resume
-
-
-def _indexed_after(files: Files, segment: Segment, position: int) -> int:
-    """The position of the next batch that the index knows; the segment's end if there is none."""
-    for relative, at in segment.offset_index.entries_from(position + 1):
-        if at > segment.size - HEADER_BYTES:
-            break
-        try:
-            header = read_header(files.pread(segment.log_path, at, HEADER_BYTES))
-        except WireError:
-            continue
-        if header.last_offset == segment.base_offset + relative:
-            return at
-    return segment.size
-
-
-def _marker_at(
-    files: Files, segment: Segment, position: int, header: BatchHeader
-) -> EndTransactionMarker | None:
-    data = files.pread(segment.log_path, position, header.size_bytes)
-    return read_marker(data, 0, header)
-
-
-def sound_end(files: Files, segment: Segment, offset: int) -> tuple[int, int]:
-    """Position and offset behind the last batch below `offset` that no wrong header hides."""
-    position, end_offset = 0, segment.base_offset
-    try:
-        for at, header in walk_headers(files.pread, segment.log_path, 0, segment.size):
-            if header.base_offset < end_offset or header.last_offset >= offset:
-                break
-            position, end_offset = at + header.size_bytes, header.next_offset
-    except WireError:
-        pass
-    return position, end_offset
-
-
-def offset_at(files: Files, segment: Segment, position: int, otherwise: int) -> int:
-    """The base offset of the batch at `position`; `otherwise` at the end of the segment."""
-    if position >= segment.size:
-        return otherwise
-    return read_header(files.pread(segment.log_path, position, HEADER_BYTES)).base_offset
