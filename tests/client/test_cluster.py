@@ -172,7 +172,7 @@ async def test_a_broker_that_owes_an_answer_is_not_asked_what_others_can_answer(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process keeps its connections: asking it would take the whole request timeout."""
-    monkeypatch.setattr("tidemill.client.cluster.STUCK_MS", 20)
+    monkeypatch.setattr("tidemill.client.connection.STUCK_MS", 20)
     async with ScriptedBroker(beside=broker) as other, cluster_of(broker) as cluster:
         stuck = await cluster.connection(0)
         broker.fault = lambda _key, _request: Fault(silent=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Any
 
 import pytest
-from tests.client.scripted import ScriptedBroker
+from tests.client.scripted import Fault, ScriptedBroker
 
 from tidemill.client.consumer import Consumer
 from tidemill.client.producer import Producer
@@ -78,8 +78,93 @@ async def test_consuming_while_leaders_move(brokers: list[ScriptedBroker]) -> No
         await moving
         await producer.flush()
         while sum(map(len, seen.values())) < 400:
-            records = await consumer.poll(timeout_ms=2000)
+            records = await consumer.poll(timeout_ms=15_000)
             assert records
             for record in records:
                 seen[record.partition].append(record.offset)
     assert all(offsets == list(range(100)) for offsets in seen.values())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():  # noqa: ASYNC110 - the scripted broker tells nobody
+            await asyncio.sleep(0.01)
+
+
+def hang(broker: ScriptedBroker) -> None:
+    """The broker takes everything and answers nothing, as a stopped process does."""
+    broker.fault = lambda _key, _request: Fault(silent=True)
+
+
+@pytest.mark.parametrize("counted_out", [False, True])
+async def test_a_leader_that_hangs_is_left_for_its_successor(
+    brokers: list[ScriptedBroker], counted_out: bool
+) -> None:
+    """Nothing waits for `request.timeout.ms` when the others know who leads now."""
+    first, second = brokers
+    async with Producer(first.bootstrap, random=Random(13), **QUICK) as producer:
+        await producer.send("t", b"0", partition=0)
+        hang(first)
+        waiting = asyncio.create_task(producer.send("t", b"1", partition=0))
+        await until(lambda: len(first.seen(ApiKey.PRODUCE)) == 2)
+        second.lead(PARTITIONS[0])
+        if counted_out:
+            first.brokers.remove(first)  # Metadata names living brokers only.
+        async with asyncio.timeout(15):
+            assert (await waiting).offset == 1
+            assert (await producer.send("t", b"2", partition=0)).offset == 2
+        assert producer.settings.request_timeout_ms == 30_000
+    values = [record.value for record in second.partitions[PARTITIONS[0]].records()]
+    assert values == [b"0", b"1", b"2"]
+
+
+async def test_a_leader_that_only_accepts_is_left_for_its_successor(
+    brokers: list[ScriptedBroker],
+) -> None:
+    """A stopped process's port still takes connections; the agreement on versions never comes."""
+    first, second = brokers
+    hang(first)
+    async with Producer(second.bootstrap, random=Random(14), **QUICK) as producer:
+        waiting = asyncio.create_task(producer.send("t", b"0", partition=0))
+        await until(lambda: bool(first.seen(ApiKey.API_VERSIONS)))
+        second.lead(PARTITIONS[0])
+        async with asyncio.timeout(8):
+            assert (await waiting).offset == 0
+        assert producer.settings.socket_connection_setup_timeout_ms == 10_000
+
+
+async def test_a_slow_leader_that_still_leads_is_waited_for(brokers: list[ScriptedBroker]) -> None:
+    """Late is not wrong: without a successor nothing is sent twice."""
+    first, second = brokers
+    second.lead(PARTITIONS[1])
+    async with Producer(first.bootstrap, random=Random(15), **QUICK) as producer:
+        for index in (0, 1):
+            await producer.send("t", b"0", partition=index)
+        first.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
+        waiting = asyncio.create_task(producer.send("t", b"1", partition=0))
+        asked = metadata_count(brokers)
+        await until(lambda: metadata_count(brokers) >= asked + 2)
+        assert len(first.seen(ApiKey.PRODUCE)) == 2
+        assert not waiting.done()
+        first.fault = lambda _key, _request: None
+        first.drop_connections()
+        assert (await waiting).offset == 1
+
+
+def metadata_count(brokers: list[ScriptedBroker]) -> int:
+    return sum(len(broker.seen(ApiKey.METADATA)) for broker in brokers)
+
+
+@pytest.mark.parametrize("hung", [0, 1])
+async def test_who_leads_is_asked_of_another_broker_when_one_hangs(
+    brokers: list[ScriptedBroker], hung: int
+) -> None:
+    servers = [broker.bootstrap for broker in brokers]
+    async with Producer(servers, random=Random(16), **QUICK) as producer:
+        for broker in brokers:
+            broker.lead(PARTITIONS[broker.node_id])
+            await producer.send("t", b"", partition=broker.node_id)
+        hang(brokers[hung])
+        async with asyncio.timeout(8):
+            for _ in range(3):
+                await producer._cluster.refresh()

@@ -11,17 +11,12 @@ nothing else should queue behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from tidemill.client.connection import (
-    Address,
-    Connection,
-    Connector,
-    connect_tcp,
-    open_connection,
-)
+from tidemill.client.connection import STUCK_MS, Address, Connection, Connector, connect_tcp
 from tidemill.client.errors import (
     ClientError,
     ClosedError,
@@ -32,8 +27,10 @@ from tidemill.client.errors import (
     from_code,
 )
 from tidemill.client.metadata import ClusterView, Node, TopicInfo, merge
+from tidemill.client.pool import Pool, retrieve
 from tidemill.client.retry import Backoff
 from tidemill.client.settings import CommonSettings, split_address
+from tidemill.client.staggered import first_of
 from tidemill.clock import Clock, SystemClock
 from tidemill.errors import ErrorCode
 from tidemill.wire.declare import Message
@@ -45,8 +42,8 @@ from tidemill.wire.messages.metadata import (
 
 MAIN = "main"
 """The channel for everything that a broker answers at once."""
-STUCK_MS = 1_000
-"""A broker that leaves a request unanswered for longer is asked nothing that others can answer."""
+
+T = TypeVar("T")
 
 
 class Cluster:
@@ -72,7 +69,7 @@ class Cluster:
         )
         self._bootstrap = [Address(*split_address(text)) for text in settings.bootstrap_servers]
         self._auto_create_topics = auto_create_topics
-        self._pool = _Pool(settings, self.clock, self.random, connector)
+        self._pool = Pool(settings, self.clock, self.random, connector)
         self._tracked: dict[str, None] = {}
         self._listeners: list[Callable[[], None]] = []
         self._round: asyncio.Future[None] | None = None
@@ -87,7 +84,7 @@ class Cluster:
     async def start(self) -> None:
         """Make the first contact; fails at once if no bootstrap broker can be reached."""
         try:
-            await self._ask(await self._bootstrap_connection())
+            await self._ask()
         except BaseException:
             await self.close()
             raise
@@ -130,24 +127,11 @@ class Cluster:
         One that owes us an answer for long may be stuck, and is asked only if nobody else is left.
         """
         self._check_open()
-        nodes = list(self.view.nodes.values())
-        connected = [each for node in nodes if (each := self._pool.peek(node.address, MAIN))]
-        answering = [each for each in connected if each.waiting_ms < STUCK_MS]
-        if answering:
-            return max(answering, key=lambda each: each.answered_ms)
-        self.random.shuffle(nodes)
-        for node in nodes:
-            if self._pool.peek(node.address, MAIN) is not None:
-                continue
-            try:
-                return await self._pool.get(node.address, MAIN)
-            except UnreachableError:
-                continue
-        if connected:
-            return min(connected, key=lambda each: each.waiting_ms)
-        if nodes and self.settings.metadata_recovery_strategy == "none":
-            raise UnreachableError("no broker of the cluster can be reached")
-        return await self._bootstrap_connection()
+        for address in self._by_worth():
+            connection = self._pool.peek(address, MAIN)
+            if connection is not None and not connection.is_stuck:
+                return connection
+        return await self._of_anybody(lambda address: self._pool.get(address, MAIN))
 
     async def controller(self) -> Connection:
         """The broker that changes topics; any broker passes such requests on."""
@@ -158,19 +142,32 @@ class Cluster:
                 self.refresh_soon()
         return await self.any_connection()
 
-    async def _bootstrap_connection(self) -> Connection:
-        addresses = list(self._bootstrap)
-        self.random.shuffle(addresses)
-        failures = []
-        for address in addresses:
-            try:
-                return await self._pool.get(address, MAIN)
-            except UnreachableError as error:
-                failures.append(error)
+    async def _of_anybody(self, ask: Callable[[Address], Awaitable[T]]) -> T:
+        """Try the brokers one after the other; one that hangs does not hold up the others."""
+        addresses = self._by_worth()
+        attempts = [partial(ask, address) for address in addresses]
+        try:
+            return await first_of(attempts, (UnreachableError, RequestTimeoutError), STUCK_MS)
+        except ExceptionGroup as group:
+            failures = [error for error in group.exceptions if isinstance(error, ClientError)]
         if len(failures) == 1:
             raise failures[0]
         reasons = "; ".join(failure.message or "" for failure in failures)
-        raise UnreachableError(f"no bootstrap broker can be reached: {reasons}")
+        raise UnreachableError(f"no broker can be reached: {reasons}")
+
+    def _by_worth(self) -> list[Address]:
+        """Whom to ask first; the addresses that we began with come last.
+
+        They are not asked at all where only the brokers that we know may be.
+        """
+        known = [node.address for node in self.view.nodes.values()]
+        self.random.shuffle(known)
+        known.sort(key=lambda address: self._pool.worth(address, MAIN))
+        if known and self.settings.metadata_recovery_strategy == "none":
+            return known
+        others = [address for address in self._bootstrap if address not in known]
+        self.random.shuffle(others)
+        return known + others
 
     # --- metadata --------------------------------------------------------------------------------
 
@@ -234,9 +231,8 @@ class Cluster:
         )
         failures = 0
         while True:
-            connection = await self.any_connection()
             try:
-                return await connection.request(request)
+                return await self._ask_anybody(request)
             except (UnreachableError, RequestTimeoutError):
                 failures += 1
                 delay_ms = self.retry_backoff.delay_ms(failures)
@@ -250,7 +246,7 @@ class Cluster:
         """The future of the next round to begin; starts the worker if there is none."""
         if self._round is None:
             self._round = asyncio.get_running_loop().create_future()
-            self._round.add_done_callback(_retrieve)
+            self._round.add_done_callback(retrieve)
             if self._refresher is None or self._refresher.done():
                 self._refresher = asyncio.get_running_loop().create_task(self._run_rounds())
         return self._round
@@ -260,7 +256,7 @@ class Cluster:
             await self._pace.wait()
             done, self._round = self._round, None
             try:
-                await self._ask(await self.any_connection())
+                await self._ask()
             except ClientError as error:
                 self._last_error = error
                 done.set_exception(error)
@@ -273,10 +269,19 @@ class Cluster:
                 self._last_error = None
                 done.set_result(None)
 
-    async def _ask(self, connection: Connection) -> None:
+    async def _ask_anybody(self, request: Message) -> Any:
+        self._check_open()
+
+        async def ask(address: Address) -> Any:
+            connection = await self._pool.get(address, MAIN)
+            return await connection.request(request)
+
+        return await self._of_anybody(ask)
+
+    async def _ask(self) -> None:
         asked = [MetadataRequestTopic(name=name) for name in self._tracked]
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=self._auto_create_topics)
-        answer: MetadataResponse = await connection.request(request)
+        answer: MetadataResponse = await self._ask_anybody(request)
         if answer.error_code:
             if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self.view = ClusterView(topics=self.view.topics)
@@ -306,12 +311,6 @@ class Cluster:
             raise ClosedError("this client is closed")
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may have given up: then the failure is no news to anybody."""
-    if not future.cancelled():
-        future.exception()
-
-
 class _Pace:
     """Spaces rounds that follow each other closely; a question about a new topic may go at once."""
 
@@ -338,96 +337,6 @@ class _Pace:
         # A round that came long after the last one is the first of a new row.
         self._in_a_row = self._in_a_row + 1 if left_ms > 0 else 1
         self._not_before_ms = self._clock.monotonic_ms() + self._backoff.delay_ms(self._in_a_row)
-
-
-class _Slot:
-    """One address and channel: its connection, or the attempt under way."""
-
-    __slots__ = ("attempt", "connection", "failures", "not_before_ms")
-
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-        self.attempt: asyncio.Task[Connection] | None = None
-        self.failures = 0
-        self.not_before_ms = 0.0
-
-
-class _Pool:
-    """Open connections by address and channel; one attempt at a time each, with pauses."""
-
-    def __init__(
-        self, settings: CommonSettings, clock: Clock, random: Random, connector: Connector
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._connector = connector
-        self._backoff = Backoff(
-            settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random
-        )
-        self._slots: dict[tuple[Address, str], _Slot] = {}
-
-    def peek(self, address: Address, channel: str) -> Connection | None:
-        slot = self._slots.get((address, channel))
-        connection = slot.connection if slot is not None else None
-        return connection if connection is not None and connection.is_open else None
-
-    async def get(self, address: Address, channel: str) -> Connection:
-        connection = self.peek(address, channel)
-        if connection is not None:
-            return connection
-        slot = self._slots.setdefault((address, channel), _Slot())
-        if slot.attempt is None:
-            loop = asyncio.get_running_loop()
-            slot.attempt = loop.create_task(self._connect(address, slot))
-            slot.attempt.add_done_callback(_retrieve)
-        # Several may wait for one attempt: that one of them gives up must not end it.
-        return await asyncio.shield(slot.attempt)
-
-    async def _connect(self, address: Address, slot: _Slot) -> Connection:
-        try:
-            wait_ms = slot.not_before_ms - self._clock.monotonic_ms()
-            if wait_ms > 0:
-                await asyncio.sleep(wait_ms / 1000)
-            slot.connection = await open_connection(
-                address, self._settings, self._clock, self._connector
-            )
-            slot.failures = 0
-            return slot.connection
-        except ClientError:
-            slot.failures += 1
-            pause_ms = self._backoff.delay_ms(slot.failures)
-            slot.not_before_ms = self._clock.monotonic_ms() + pause_ms
-            raise
-        finally:
-            slot.attempt = None
-
-    def keep_only(self, addresses: list[Address]) -> None:
-        """Close connections to brokers that left the cluster."""
-        wanted = set(addresses)
-        for key in [key for key in self._slots if key[0] not in wanted]:
-            _end(self._slots.pop(key))
-
-    def close_idle(self) -> None:
-        limit_ms = self._settings.connections_max_idle_ms
-        now_ms = self._clock.monotonic_ms()
-        for slot in self._slots.values():
-            connection = slot.connection
-            if limit_ms < 0 or connection is None or connection.in_flight:
-                continue
-            if now_ms - connection.last_used_ms > limit_ms:
-                connection.close()
-
-    def close(self) -> None:
-        for slot in self._slots.values():
-            _end(slot)
-        self._slots.clear()
-
-
-def _end(slot: _Slot) -> None:
-    if slot.attempt is not None:
-        slot.attempt.cancel()
-    if slot.connection is not None:
-        slot.connection.close()
 
 
 __all__ = ["MAIN", "Cluster", "Node"]

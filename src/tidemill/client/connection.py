@@ -32,6 +32,9 @@ SOFTWARE_NAME = "tidemill"
 IN_FLIGHT_MAX = 1_000
 """More unanswered requests than this on one connection is a bug of ours, not load."""
 
+STUCK_MS = 1_000
+"""A broker that leaves a request unanswered for longer is asked nothing that others can answer."""
+
 _SIZE = struct.Struct(">i")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
 _RESPONSE_BYTES_MIN = 4
@@ -129,6 +132,11 @@ class Connection(asyncio.Protocol):
         if not self._in_flight:
             return 0
         return self._clock.monotonic_ms() - self._in_flight[0].sent_ms
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether an answer is so late that it may never come."""
+        return self.waiting_ms >= STUCK_MS
 
     @property
     def is_writable(self) -> bool:

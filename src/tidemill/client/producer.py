@@ -97,9 +97,9 @@ class Producer:
             )
         self._sender = Sender(self.settings, self._cluster, executor, self._unseen.append)
         self._accumulator = Accumulator(
-            self.settings, self._cluster, self._sender.ready, self._sender.watch
+            self.settings, self._cluster, self._sender.ready, self._sender.outcomes.watch
         )
-        self._sender.accumulator = self._accumulator
+        self._sender.serve(self._accumulator)
         self._cluster.on_update(self._accumulator.update_routes)
         self._cluster.on_update(self._sender.metadata_changed)
 
@@ -278,7 +278,7 @@ class Producer:
     @property
     def trouble(self) -> ClientError | None:
         """Why records are being sent again right now; None while all goes well."""
-        return None if self._sender is None else self._sender.trouble
+        return None if self._sender is None else self._sender.outcomes.trouble
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions; waits for the topic for at most `max.block.ms`."""
