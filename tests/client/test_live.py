@@ -274,6 +274,8 @@ async def test_the_life_of_a_topic(bootstrap: str, topic: str) -> None:
         again = await admin.create_topics([NewTopic(topic, 2, 1)])
         with pytest.raises(ClientError, match="TOPIC_ALREADY_EXISTS"):
             again.raise_first()
+        # Apache Kafka's controller answers before its broker has heard of the topic.
+        await eventually(lambda: _partition_count(admin, topic), 2)
         described = (await admin.describe_topics([topic])).raise_first()[topic]
         assert [entry.index for entry in described.partitions] == [0, 1]
         assert described.replication_factor == 1
