@@ -132,6 +132,7 @@ class ClusterImage:
 
     `broker_configs` are the dynamic settings of single brokers, `default_broker_config` those of
     all brokers together; `group_configs` are those of consumer groups, which need not exist.
+    `unclean_elections` counts those that may have cost records, since the cluster was made.
     """
 
     cluster_id: str = ""
@@ -145,6 +146,7 @@ class ClusterImage:
     default_broker_config: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _EMPTY)
     partition_count: int = 0
+    unclean_elections: int = 0
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics.get(name)

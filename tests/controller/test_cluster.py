@@ -483,8 +483,8 @@ async def set_topic(wires: Wires, name: str, key: str, value: str) -> None:
 async def test_an_unclean_election_only_where_the_topic_allows_it(
     wires: Wires, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule A10: off by default; switched on it takes effect at once, and is logged."""
-    one, *_ = await wires.start_all(1, 2)
+    """Rule A10: off by default; switched on it takes effect at once, is logged and counted."""
+    one, _, three = await wires.start_all(1, 2, 3)
     await create(one, topic("t", 1, 2, {0: [2, 1]}))
     assert await propose(one, "t", [2]) is ErrorCode.NONE
     wires.kill(2)
@@ -494,6 +494,26 @@ async def test_an_unclean_election_only_where_the_topic_allows_it(
     state = wires.partition("t")
     assert (state.leader, state.isr, state.recovery) == (1, (1,), LeaderRecovery.RECOVERING)
     assert "unclean election: broker 1 leads t-0" in caplog.text
+    await until(lambda: three.image.unclean_elections == 1)
+    wires.kill(1)
+    await wires.settled()
+    assert wires.boss is three
+    assert three.image.unclean_elections == 1, "a new controller goes on counting"
+
+
+async def test_a_broker_that_leads_again_though_it_may_have_lost_records_is_counted(
+    wires: Wires, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule A10: the only replica comes back after a crash without a flush; nobody else could."""
+    one = await wires.start(1)
+    await wires.start(2, flush_policy="async")
+    await create(one, topic("t", 1, 1, {0: [2]}))
+    wires.kill(2)
+    await wires.start(2, flush_policy="async")
+    await wires.settled()
+    assert wires.partition("t").leader == 2
+    assert one.image.unclean_elections == 1
+    assert "unclean election: broker 2 leads t-0" in caplog.text
 
 
 async def test_a_lower_min_isr_makes_nobody_eligible_any_more(wires: Wires) -> None:

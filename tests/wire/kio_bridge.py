@@ -18,7 +18,7 @@ from typing import Any, get_args
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from tidemill.wire.declare import FieldSpec, Message, Struct, version_range
+from tidemill.wire.declare import OWN_TAG_MIN, FieldSpec, Message, Struct, version_range
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -49,7 +49,11 @@ def kio_decode(cls: type[Message], version: int, data: bytes) -> tuple[Any, int]
 
 
 def _struct(value: Struct, target: Any, version: int) -> Any:
-    ours = [spec for spec in type(value).FIELDS if version in version_range(spec.versions)]
+    ours = [
+        spec
+        for spec in type(value).FIELDS
+        if version in version_range(spec.versions) and (spec.tag or 0) < OWN_TAG_MIN
+    ]
     theirs = dataclasses.fields(target)
     pairs = zip(ours, theirs, strict=True)
     return target(**{t.name: _field(getattr(value, o.name), o, t, version) for o, t in pairs})

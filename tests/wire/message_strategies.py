@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidemill.errors import ErrorCode
 from tidemill.types import ZERO_TOPIC_ID
 from tidemill.wire.apis import APIS, Api
-from tidemill.wire.declare import Message
+from tidemill.wire.declare import OWN_TAG_MIN, Message
 from tidemill.wire.plan import FieldPlan, StructPlan, plan_message
 
 ARRAY_MAX = 2
@@ -66,7 +66,11 @@ def messages(cls: type[Message], version: int) -> st.SearchStrategy[Any]:
 
 
 def _structs(plan: StructPlan) -> st.SearchStrategy[Any]:
-    fields = {field.name: _values(field) for field in (*plan.fields, *plan.tagged)}
+    fields = {
+        field.name: _values(field)
+        for field in (*plan.fields, *plan.tagged)
+        if (field.spec.tag or 0) < OWN_TAG_MIN
+    }
     return st.builds(plan.cls, **fields)
 
 

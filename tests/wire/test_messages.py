@@ -10,6 +10,7 @@ from tests.wire.message_strategies import kafkas_messages, messages
 
 from tidemill.wire.codec import decode_from, encode, encode_parts
 from tidemill.wire.declare import Message
+from tidemill.wire.messages.cluster import DescribeClusterResponse
 
 EVERY_MESSAGE = [
     pytest.param(cls, version, id=f"{cls.__name__}-v{version}")
@@ -55,3 +56,13 @@ def test_many_messages_read_the_same_here_and_in_kio(cls: type[Message], version
         check_against_kio(cls, version, data)
 
     check()
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_tag_of_our_own_is_skipped_by_others(version: int) -> None:
+    """Kafka's clients read the answer as if the tag were not there; ours read it."""
+    message = DescribeClusterResponse(cluster_id="c", unclean_elections=3)
+    ours = encode(message, version)
+    assert decode_from(DescribeClusterResponse, version, ours) == (message, len(ours))
+    entity, size = kio_decode(DescribeClusterResponse, version, ours)
+    assert (entity.cluster_id, size) == ("c", len(ours))

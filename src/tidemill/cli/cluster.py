@@ -76,8 +76,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether all is well; what is not is counted and listed. Moves and leaders elsewhere than
-    preferred are told, but are no illness."""
+    """Whether all is well; what is not is counted and listed. Moves, leaders elsewhere than
+    preferred, and unclean elections of the past are told, but are no illness."""
 
     healthy: bool
     controller: int | None
@@ -89,6 +89,7 @@ class Health:
     offline_directories: int
     moving: int
     leader_not_preferred: int
+    unclean_elections: int
     problems: tuple[Problem, ...] = field(default=(), metadata=QUIET)
 
     @property
@@ -191,6 +192,7 @@ async def _examine(admin: Admin) -> Health:
         offline_directories=counts[OFFLINE_DIRECTORY],
         moving=len(moving),
         leader_not_preferred=sum(1 for _ in _not_preferred(topics.values())),
+        unclean_elections=cluster.unclean_elections,
         problems=tuple(problems),
     )
 

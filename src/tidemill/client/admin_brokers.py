@@ -38,7 +38,9 @@ def cluster(answer: DescribeClusterResponse) -> ClusterDescription:
         for broker in answer.brokers
     ]
     controller = answer.controller_id if answer.controller_id >= 0 else None
-    return ClusterDescription(answer.cluster_id, controller, _by_id(brokers))
+    return ClusterDescription(
+        answer.cluster_id, controller, _by_id(brokers), answer.unclean_elections
+    )
 
 
 def from_view(view: ClusterView) -> ClusterDescription:

@@ -257,6 +257,8 @@ class ClusterDescription:
     cluster_id: str | None
     controller_id: int | None
     brokers: tuple[BrokerDescription, ...]
+    unclean_elections: int = 0
+    """How many elections may have cost records so far; only Tidemill tells it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def delta_between(before: ClusterImage | None, after: ClusterImage) -> ImageDelt
             if known.topics.get(name) is not topic
         ],
         removed_topics=[name for name in known.topics if name not in after.topics],
+        unclean_elections=after.unclean_elections,
         broker_configs=_broker_configs(known, after),
         group_configs=[
             ImageGroupConfig(group_id=name, configs=_settings(configs))
@@ -181,6 +182,7 @@ def follow_delta(image: ClusterImage, delta: ImageDeltaRequest) -> ClusterImage:
         controller_id=BrokerId(delta.controller_id),
         controller_epoch=ControllerEpoch(delta.controller_epoch),
         brokers=MappingProxyType(brokers),
+        unclean_elections=delta.unclean_elections,
     )
 
 

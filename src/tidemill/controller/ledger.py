@@ -35,13 +35,18 @@ class Ledger:
         self._spares_the_sole = spares_the_sole
         self._before = image
         self._touched: dict[str, set[int]] = defaultdict(set)
+        self._unclean: list[PartitionChange] = []
 
     def take(self, changes: Iterable[PartitionChange]) -> None:
         """Take in the changes of one round, decided on `image`."""
         by_topic: dict[str, list[PartitionImage]] = defaultdict(list)
-        for topic, partition in changes:
+        for change in changes:
+            topic, partition = change
             by_topic[topic].append(partition)
             self._touched[topic].add(partition.index)
+            # Looked at round by round: who led before the first may not have been trusted since.
+            if was_unclean(self.image.topics[topic].partitions[partition.index], partition):
+                self._unclean.append(change)
         if by_topic:
             self.image = with_topics(
                 self.image,
@@ -63,11 +68,23 @@ class Ledger:
                 ops.append(Put(tree.topic_path(name), tree.topic_value(after)))
             for each in changed:
                 ops.append(_put(name, before.partitions[each.index], each))
-                _report(name, before.partitions[each.index], each)
             topics.append(after if changed else before)
         if topics:
             self.image = with_topics(self.image, topics)
-        return ops
+        return ops + self._count_unclean()
+
+    def _count_unclean(self) -> list[Op]:
+        """An election that may cost records is never silent (rule A10)."""
+        if not self._unclean:
+            return []
+        for topic, after in self._unclean:
+            log.warning(
+                "unclean election: broker %d leads %s-%d from epoch %d on, and records that only "
+                "others had are lost", after.leader, topic, after.index, after.leader_epoch,
+            )  # fmt: skip
+        count = self.image.unclean_elections + len(self._unclean)
+        self.image = replace(self.image, unclean_elections=count)
+        return [Put(tree.UNCLEAN_ELECTIONS, str(count).encode())]
 
     def _final(self, before: PartitionImage, after: PartitionImage) -> PartitionImage:
         """However many rounds there were, the node is written once: its version grows by one."""
@@ -100,15 +117,6 @@ def _moves(before: PartitionImage, after: PartitionImage) -> bool:
         after.adding,
         after.removing,
     )
-
-
-def _report(topic: str, before: PartitionImage, after: PartitionImage) -> None:
-    """An election that may cost records is never silent (rule A10)."""
-    if was_unclean(before, after):
-        log.warning(
-            "unclean election: broker %d leads %s-%d from epoch %d on, and records that only "
-            "others had are lost", after.leader, topic, after.index, after.leader_epoch,
-        )  # fmt: skip
 
 
 def _put(topic: str, before: PartitionImage, after: PartitionImage) -> Op:

@@ -42,6 +42,9 @@ def load_image(nodes: Mapping[str, Node]) -> ClusterImage:
             }
         ),
     )
+    elections = nodes.get(tree.UNCLEAN_ELECTIONS)
+    if elections is not None and elections.value:
+        image = replace(image, unclean_elections=int(elections.value))
     default = nodes.get(tree.broker_config_path(None))
     if default is not None:
         image = replace(image, default_broker_config=tree.read_config(default.value))

@@ -52,6 +52,8 @@ BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
 DEFAULT_ENTITY = "<default>"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+UNCLEAN_ELECTIONS = "/unclean_elections"
+"""How many elections may have cost records (rule A10)."""
 
 PERSISTENT_PATHS = (
     BROKERS,
@@ -70,6 +72,7 @@ PERSISTENT_PATHS = (
     "/admin/delete_topics",
     "/isr_change_notification",
     "/log_dir_event_notification",
+    UNCLEAN_ELECTIONS,
 )
 """The parents that a store must have before the first broker registers."""
 

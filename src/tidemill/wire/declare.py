@@ -69,6 +69,10 @@ def version_range(text: str | None) -> VersionRange:
     return VersionRange(int(low), int(high or low))
 
 
+OWN_TAG_MIN = 10_000
+"""Tags from here on are Tidemill's own; Kafka's clients skip what they do not know."""
+
+
 class FieldSpec:
     """One declared field: `kind` names its wire type, `element` what a struct or an array holds."""
 

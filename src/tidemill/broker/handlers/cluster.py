@@ -2,7 +2,8 @@
 
 Behaviour: the brokers that clients of this listener can reach, the controller, and the cluster id.
 v1 can ask for controllers instead of brokers (KIP-919): this listener has none to name and says
-MISMATCHED_ENDPOINT_TYPE. v2 can ask for fenced brokers, too (KIP-1073).
+MISMATCHED_ENDPOINT_TYPE. v2 can ask for fenced brokers, too (KIP-1073). A tagged field of our own
+tells how many elections were unclean.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def describe_cluster(
         controller_id=image.controller_id,
         brokers=_members(image, context.listener, request.include_fenced_brokers),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+        unclean_elections=image.unclean_elections,
     )
 
 

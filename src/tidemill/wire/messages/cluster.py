@@ -1,7 +1,8 @@
 """DescribeCluster (key 60), and what brokers say to each other (keys from 30000 on).
 
 DescribeCluster: the brokers, or the controllers, without any topics. v1 says which kind of endpoint
-is meant (1 brokers, 2 controllers); v2 may include fenced brokers and marks them.
+is meant (1 brokers, 2 controllers); v2 may include fenced brokers and marks them. The number of
+unclean elections is told in a tag of our own.
 
 The others are Tidemill's own. No client is told of them, and a broker serves them only to a peer
 that has proved the cluster's secret, with ClusterHello on the same connection:
@@ -20,6 +21,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidemill.wire.declare import (
+    OWN_TAG_MIN,
     Message,
     Struct,
     array,
@@ -59,6 +61,7 @@ class DescribeClusterResponse(Message, versions="0-2", flexible="0+"):
     controller_id: int = int32(default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = int32(default=-(2**31))
+    unclean_elections: int = int64(ignorable=True, tag=OWN_TAG_MIN)
 
 
 class ClusterHelloRequest(Message, versions="0", flexible="0+"):
@@ -153,6 +156,7 @@ class ImageDeltaRequest(Message, versions="0", flexible="0+"):
     removed_topics: list[str] = strings()
     broker_configs: list[ImageBrokerConfig] = array(ImageBrokerConfig)
     group_configs: list[ImageGroupConfig] = array(ImageGroupConfig)
+    unclean_elections: int = int64()
 
 
 class ImageDeltaResponse(Message, versions="0", flexible="0+"):
