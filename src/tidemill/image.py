@@ -39,6 +39,17 @@ _FIRST_PARTITION_EPOCH = PartitionEpoch(0)
 _NO_CONTROLLER_EPOCH = ControllerEpoch(0)
 
 
+class ReplicaTrouble(IntEnum):
+    """What is wrong with a replica whose broker lives."""
+
+    GONE = 0
+    """Its disk failed: there is nothing left of it."""
+    FULL = 1
+    """It has all that it had, and no room for more."""
+    DAMAGED = 2
+    """Some of its records cannot be read."""
+
+
 class LeaderRecovery(IntEnum):
     """Whether the leader was elected out of the ISR or had to be taken from outside it."""
 

@@ -46,6 +46,7 @@ from tidemill.image import (
     ClusterImage,
     Endpoint,
     PartitionImage,
+    ReplicaTrouble,
     TopicImage,
     frozen,
     with_broker,
@@ -227,9 +228,9 @@ class Node:
         response: ListOffsetsResponse = await self.world.call(self, leader_id, serve)
         return response
 
-    def offline(self, partitions: Sequence[Partition]) -> None:
+    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
         self.lost += partitions
-        self.world.replicas_lost(self.broker_id, partitions)
+        self.world.replicas_lost(self.broker_id, partitions, trouble)
 
     async def _alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         await asyncio.sleep(HOP_S)
@@ -310,9 +311,11 @@ class World:
         self.write(changes)
         return response
 
-    def replicas_lost(self, broker_id: BrokerId, partitions: Sequence[Partition]) -> None:
+    def replicas_lost(
+        self, broker_id: BrokerId, partitions: Sequence[Partition], trouble: ReplicaTrouble
+    ) -> None:
         lost = [one.topic_partition for one in partitions]
-        self.write(replicas_lost(self.image, broker_id, lost, self._policy))
+        self.write(replicas_lost(self.image, broker_id, lost, self._policy, trouble))
 
     def state(self, topic: str = "t") -> PartitionImage:
         found = self.image.partition(topic, 0)

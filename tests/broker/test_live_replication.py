@@ -184,3 +184,43 @@ def move_all(brokers: Cluster) -> None:
         here = partition.log.dir.path
         target = next(each.path for each in server.logs.dirs if each.path != here)
         server.broker.replicas.moves.move(partition, target)
+
+
+def fill_disk(server: BrokerServer, *, is_full: bool = True) -> None:
+    """Leave no room on a broker's disk, or give it back."""
+    for directory in server.logs.dirs:
+        directory.keep_in_reserve(1 << 62 if is_full else 0, is_wanted=True)
+
+
+async def test_a_leader_without_room_hands_over(tmp_path: Path) -> None:
+    """Rule E8: nobody waits for a full disk while others have room; with room it is back."""
+    async with cluster(tmp_path, 3, {**QUICK, "replica.lag.time.max.ms": "60000"}) as brokers:
+        await create_topic(brokers)
+        full = leader_of(brokers)
+        async with connect(full.port) as client:
+            assert (await produce(client, "t", batch([b"a"]))).error_code == 0
+            fill_disk(full)
+            refused = await produce(client, "t", batch([b"b"]))
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await until(lambda: full.broker.broker_id not in brokers.partition("t").isr)
+        await brokers.settled()
+        async with connect(leader_of(brokers).port) as client:
+            assert (await produce(client, "t", batch([b"c"]))).base_offset == 1
+        fill_disk(full, is_full=False)
+        await until(lambda: len(brokers.partition("t").isr) == 3)
+        assert {each.log.log_end_offset for each in replicas(brokers)} == {2}
+
+
+async def test_a_follower_without_room_holds_up_nobody(tmp_path: Path) -> None:
+    """Rule E8: it leaves the ISR when it knows, not when its leader has waited long enough."""
+    async with cluster(tmp_path, 3, {**QUICK, "replica.lag.time.max.ms": "60000"}) as brokers:
+        await create_topic(brokers)
+        leader = leader_of(brokers)
+        full = next(each for each in brokers.servers.values() if each is not leader)
+        fill_disk(full)
+        async with connect(leader.port) as client:
+            assert (await produce(client, "t", batch([b"a"]))).error_code == 0
+            state = brokers.partition("t")
+            assert (state.leader, len(state.isr)) == (leader.broker.broker_id, 2)
+            fill_disk(full, is_full=False)
+            await until(lambda: len(brokers.partition("t").isr) == 3)

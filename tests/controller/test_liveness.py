@@ -13,7 +13,7 @@ from tidemill.controller.liveness import (
     take_stock,
     unclean_restart,
 )
-from tidemill.image import LeaderRecovery, with_broker, without_broker
+from tidemill.image import LeaderRecovery, ReplicaTrouble, with_broker, without_broker
 from tidemill.types import NO_BROKER, BrokerId, TopicPartition
 
 ONE = BrokerId(1)
@@ -107,6 +107,22 @@ def test_a_lost_log_directory_takes_only_its_partitions() -> None:
     gone = [TopicPartition("t", 1), TopicPartition("t", 1), TopicPartition("t", 9)]
     after = only(replicas_lost(image, ONE, gone, policy(2)))
     assert (after.index, after.leader, after.isr, after.elr) == (1, 2, (2,), ())
+
+
+def test_a_full_replica_stands_aside_and_stays_eligible() -> None:
+    """Rule E8: it lacks nothing; where nobody else is in sync it goes on, to be read."""
+    image = cluster([1, 2], [partition([1, 2]), partition([1, 2], [1], index=1)])
+    lost = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    after = only(replicas_lost(image, ONE, lost, policy(2), ReplicaTrouble.FULL))
+    assert (after.index, after.leader, after.isr, after.elr) == (0, 2, (2,), (1,))
+
+
+def test_a_damaged_replica_stands_aside_where_others_can_lead() -> None:
+    """Rule E2: what cannot be read is worse than none, unless there is none."""
+    image = cluster([1, 2], [partition([1, 2]), partition([1, 2], [1], index=1)])
+    lost = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    after = only(replicas_lost(image, ONE, lost, policy(2), ReplicaTrouble.DAMAGED))
+    assert (after.index, after.leader, after.isr, after.elr) == (0, 2, (2,), ())
 
 
 def test_a_new_controller_puts_right_what_happened_before_it() -> None:

@@ -14,7 +14,7 @@ from tidemill.clock import SystemClock
 from tidemill.config import BrokerConfig
 from tidemill.controller import Controller
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.image import PartitionImage
+from tidemill.image import PartitionImage, ReplicaTrouble
 from tidemill.store.memory import MemoryStore, MemoryTree
 from tidemill.types import TopicPartition
 from tidemill.wire.codec import decode, encode
@@ -194,7 +194,9 @@ async def _answer(controller: Controller, message: Message) -> Message:
             lost = [
                 TopicPartition(t.topic, index) for t in message.topics for index in t.partitions
             ]
-            await controller.replicas_of_broker_lost(message.broker_id, message.broker_epoch, lost)
+            await controller.replicas_of_broker_lost(
+                message.broker_id, message.broker_epoch, lost, ReplicaTrouble(message.trouble)
+            )
             return OfflineReplicasResponse()
         case other:
             raise AssertionError(other)

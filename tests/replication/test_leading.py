@@ -231,6 +231,22 @@ def test_an_image_without_a_member_frees_the_high_watermark() -> None:
 # Followers.
 
 
+def test_whom_the_controller_took_out_is_not_waited_for_as_one_about_to_join() -> None:
+    """Rules B1 and E8: it caught up a moment ago, and may be out for having no room."""
+    term = Term()
+    term.fetch(1, 0)
+    term.fetch(2, 0)
+    term.append(2)
+    term.fetch(1, 2)
+    term.apply(0, 1, partition_epoch=1)
+    assert term.leader.high_watermark == 2
+    term.fetch(2, 0)
+    assert not term.leader.may_expand(BrokerId(2)), "it lacks what is committed by now"
+    term.append()
+    term.fetch(1, 3)
+    assert term.leader.high_watermark == 3
+
+
 def test_a_stranger_is_told_to_come_back_and_not_noted() -> None:
     """Rule A5."""
     term = Term(replicas=(0, 1), isr=(0, 1))

@@ -1,4 +1,5 @@
-"""Tells the controller of replicas that this broker cannot use: a disk failed, a log is damaged.
+"""Tells the controller of replicas that this broker cannot use: a disk failed or is full, a log is
+damaged.
 
 What is reported while no controller answers is kept, and told again until one knows (the
 `ReplicaReports` of replication).
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from tidemill.errors import TidemillError
+from tidemill.image import ReplicaTrouble
 from tidemill.replication.partition import Partition
 from tidemill.types import TopicPartition
 
@@ -22,15 +24,17 @@ RETRY_S = 1.0
 class Reports:
     """The reports of one broker."""
 
-    def __init__(self, tell: Callable[[Iterable[TopicPartition]], Awaitable[None]]) -> None:
+    def __init__(
+        self, tell: Callable[[Iterable[TopicPartition], ReplicaTrouble], Awaitable[None]]
+    ) -> None:
         """`tell` brings a report to the controller, wherever that is."""
         self._tell = tell
-        self._lost: dict[TopicPartition, None] = {}
+        self._lost: dict[TopicPartition, ReplicaTrouble] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def offline(self, partitions: Sequence[Partition]) -> None:
+    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
         """Have these replicas taken out of their in-sync sets, and others elected."""
-        self._lost.update((each.topic_partition, None) for each in partitions)
+        self._lost.update((each.topic_partition, trouble) for each in partitions)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -40,9 +44,12 @@ class Reports:
 
     async def _work(self) -> None:
         while self._lost:
-            lost, self._lost = self._lost, {}
+            trouble = next(iter(self._lost.values()))
+            lost = {each: why for each, why in self._lost.items() if why is trouble}
+            for each in lost:
+                del self._lost[each]
             try:
-                await self._tell(lost)
+                await self._tell(lost, trouble)
             except TidemillError as error:
                 log.warning("%d lost replicas are reported again soon: %s", len(lost), error)
                 self._lost = {**lost, **self._lost}

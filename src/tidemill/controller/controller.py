@@ -39,7 +39,7 @@ from tidemill.controller.settings import ResourcePlan
 from tidemill.controller.topic_changes import TopicChanges
 from tidemill.controller.topics import DeletePlan, GrowthPlan
 from tidemill.errors import ApiError
-from tidemill.image import ClusterImage, Endpoint
+from tidemill.image import ClusterImage, Endpoint, ReplicaTrouble
 from tidemill.store.base import Store
 from tidemill.types import BrokerEpoch, BrokerId, TopicPartition
 from tidemill.wire.messages.cluster import ImageDeltaRequest
@@ -261,8 +261,10 @@ class Controller:
         """In office: another broker is about to stop."""
         return await self._members.shut_down(BrokerId(broker_id), BrokerEpoch(broker_epoch))
 
-    async def replicas_lost(self, lost: Iterable[TopicPartition]) -> None:
-        """A log directory of this broker failed: others take over what it has others for."""
+    async def replicas_lost(
+        self, lost: Iterable[TopicPartition], trouble: ReplicaTrouble = ReplicaTrouble.GONE
+    ) -> None:
+        """This broker cannot use these replicas: others take over what it has others for."""
         epoch, image = self.broker_epoch, self.image
         shared = [
             TopicPartition(*each)
@@ -271,15 +273,23 @@ class Controller:
         ]
         if shared:
             await self._forwarder.ask(
-                lambda: self._members.lose_replicas(self.broker_id, epoch, shared),
-                lambda: remote.lose_replicas(self._forwarder, self.broker_id, epoch, shared),
+                lambda: self._members.lose_replicas(self.broker_id, epoch, shared, trouble),
+                lambda: remote.lose_replicas(
+                    self._forwarder, self.broker_id, epoch, shared, trouble
+                ),
             )
 
     async def replicas_of_broker_lost(
-        self, broker_id: int, broker_epoch: int, lost: Iterable[TopicPartition]
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        lost: Iterable[TopicPartition],
+        trouble: ReplicaTrouble,
     ) -> None:
-        """In office: a log directory of another broker failed."""
-        await self._members.lose_replicas(BrokerId(broker_id), BrokerEpoch(broker_epoch), lost)
+        """In office: another broker cannot use these replicas."""
+        await self._members.lose_replicas(
+            BrokerId(broker_id), BrokerEpoch(broker_epoch), lost, trouble
+        )
 
     @_uninterrupted
     async def allocate_producer_ids(self, broker_id: int | None = None) -> tuple[int, int]:

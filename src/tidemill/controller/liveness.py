@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tidemill.controller.changes import Changes, PartitionChange, PolicyOf
 from tidemill.controller.election import without
-from tidemill.image import ClusterImage, PartitionImage, TopicImage
+from tidemill.image import ClusterImage, PartitionImage, ReplicaTrouble, TopicImage
 from tidemill.types import BrokerId, TopicPartition
 
 
@@ -66,7 +66,7 @@ def unclean_restart(
     """
     changes = Changes(image, policy_of, down=(broker_id,))
     for topic, partition in _partitions(image):
-        _distrust(changes, topic, partition, broker_id)
+        _take_out(changes, topic, partition, broker_id, trusted=False)
     return changes.made
 
 
@@ -75,14 +75,24 @@ def replicas_lost(
     broker_id: BrokerId,
     partitions: Iterable[TopicPartition],
     policy_of: PolicyOf,
+    trouble: ReplicaTrouble = ReplicaTrouble.GONE,
 ) -> list[PartitionChange]:
-    """A live broker's log directory failed: only these partitions of it are gone."""
+    """A live broker cannot use these replicas; its others are as they were.
+
+    A replica that is full or damaged still has something: where nobody else is in sync it stays, to
+    be read as far as that goes. A full one lacks nothing, so it remains eligible (rules E2, E8).
+    """
     changes = Changes(image, policy_of, down=(broker_id,))
     for name, index in dict.fromkeys(partitions):
         topic = image.topics.get(name)
         partition = None if topic is None else topic.partition(index)
-        if topic is not None and partition is not None:
-            _distrust(changes, topic, partition, broker_id)
+        if topic is None or partition is None:
+            continue
+        others = (each for each in partition.isr if each != broker_id)
+        if trouble is not ReplicaTrouble.GONE and not any(map(changes.alive, others)):
+            continue
+        trusted = trouble is ReplicaTrouble.FULL
+        _take_out(changes, topic, partition, broker_id, trusted=trusted)
     return changes.made
 
 
@@ -116,12 +126,19 @@ def min_isr_changed(
     return changes.made
 
 
-def _distrust(
-    changes: Changes, topic: TopicImage, partition: PartitionImage, broker_id: BrokerId
+def _take_out(
+    changes: Changes,
+    topic: TopicImage,
+    partition: PartitionImage,
+    broker_id: BrokerId,
+    *,
+    trusted: bool,
 ) -> None:
-    if broker_id in partition.isr or broker_id in partition.elr:
+    """Out of the in-sync set, and of the eligible one unless it is trusted to lack nothing."""
+    if broker_id in partition.isr or (broker_id in partition.elr and not trusted):
         wanted = replace(partition, isr=without(partition.isr, (broker_id,)))
-        changes.settle(topic, partition, wanted, distrusted=frozenset((broker_id,)))
+        distrusted = frozenset() if trusted else frozenset((broker_id,))
+        changes.settle(topic, partition, wanted, distrusted=distrusted)
 
 
 def _partitions(image: ClusterImage) -> Iterator[tuple[TopicImage, PartitionImage]]:

@@ -41,6 +41,7 @@ from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import (
     BrokerImage,
     ClusterImage,
+    ReplicaTrouble,
     with_broker,
     with_controller,
     without_broker,
@@ -215,15 +216,20 @@ class Members:
             return office.image
 
     async def lose_replicas(
-        self, broker_id: BrokerId, epoch: BrokerEpoch, lost: Iterable[TopicPartition]
+        self,
+        broker_id: BrokerId,
+        epoch: BrokerEpoch,
+        lost: Iterable[TopicPartition],
+        trouble: ReplicaTrouble,
     ) -> None:
-        """A log directory of a broker failed: others lead these partitions."""
+        """A broker cannot use these replicas: others lead the partitions."""
         office = self._office
         async with office.deciding():
             self._incarnation(broker_id, epoch)
             ledger = Ledger(office.image)
-            ledger.take(replicas_lost(ledger.image, broker_id, lost, self._policies.of))
-            await self._write(ledger)
+            ledger.take(replicas_lost(ledger.image, broker_id, lost, self._policies.of, trouble))
+            if ledger.image is not office.image:
+                await self._write(ledger)
 
     def _incarnation(self, broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerImage:
         """The broker, if it is still the one that asks (rule A3)."""

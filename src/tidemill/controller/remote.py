@@ -13,6 +13,7 @@ from tidemill.controller.forwarding import Forwarder
 from tidemill.controller.settings import ResourcePlan
 from tidemill.controller.topics import DeletePlan, GrowthPlan
 from tidemill.errors import ApiError, ErrorCode
+from tidemill.image import ReplicaTrouble
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import APIS, ApiKey
 from tidemill.wire.declare import Message
@@ -151,7 +152,11 @@ async def shut_down(forwarder: Forwarder, broker_id: int, broker_epoch: int) -> 
 
 
 async def lose_replicas(
-    forwarder: Forwarder, broker_id: int, broker_epoch: int, lost: Iterable[TopicPartition]
+    forwarder: Forwarder,
+    broker_id: int,
+    broker_epoch: int,
+    lost: Iterable[TopicPartition],
+    trouble: ReplicaTrouble,
 ) -> None:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, index in lost:
@@ -160,6 +165,7 @@ async def lose_replicas(
         OfflineReplicasRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
+            trouble=trouble,
             topics=[
                 OfflinePartitions(topic=topic, partitions=indexes)
                 for topic, indexes in by_topic.items()

@@ -16,6 +16,7 @@ from tidemill.wire.messages.fetch import FetchRequest, FetchResponse
 from tidemill.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 if TYPE_CHECKING:
+    from tidemill.image import ReplicaTrouble
     from tidemill.replication.partition import Partition
 
 OnIsrAnswer = Callable[[IsrAnswer | None], None]
@@ -50,7 +51,7 @@ class LeaderLink(Protocol):
 class ReplicaReports(Protocol):
     """Tells the controller of replicas that this broker cannot use (OfflineReplicas)."""
 
-    def offline(self, partitions: Sequence[Partition]) -> None:
+    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
         """Have these replicas taken out of their ISRs, and others elected where they lead.
 
         It is told until the controller knows; what came of it, images will say.

@@ -84,8 +84,13 @@ class Leadership:
             image=image.leader_epoch,
             ours=self.isr.leader_epoch,
         )
+        in_sync_before = self.isr.committed
         if not self.isr.follow_image(image):
             return False
+        for broker_id in in_sync_before.difference(image.isr):
+            # The controller knows why it is out; what it fetched before does not bring it back,
+            # nor is it waited for as one about to join.
+            self.followers.pop(broker_id, None)
         self._follow_assignment(image, now_ms)
         self.advance(now_ms)
         return True

@@ -19,14 +19,20 @@ of descriptors) exists all the same. It answers KAFKA_STORAGE_ERROR, and is trie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from tidemill.clock import Clock
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Executor
-from tidemill.image import EMPTY_IMAGE, ClusterImage, PartitionImage, TopicImage
+from tidemill.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    PartitionImage,
+    ReplicaTrouble,
+    TopicImage,
+)
 from tidemill.logs import Sparingly
 from tidemill.replication.channels import IsrChannel, LeaderLink, ReplicaReports
 from tidemill.replication.follower import FollowerSettings
@@ -123,6 +129,7 @@ class ReplicaManager:
             lag_max_ms=replication.lag_max_ms,
             on_moved=on_moved,
             on_flush_failed=self._flush_failed,
+            on_full=lambda partition: self._report([partition], ReplicaTrouble.FULL),
             on_appended=on_appended,
             on_led=self._led,
             on_copied=self._copied,
@@ -463,8 +470,11 @@ class ReplicaManager:
                 partition.take_offline()
                 self._attend(partition)
                 offline.append(partition)
-        if offline and self._reports is not None:
-            self._reports.offline(offline)
+        self._report(offline, ReplicaTrouble.GONE)
+
+    def _report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+        if partitions and self._reports is not None:
+            self._reports.report(partitions, trouble)
 
     def _log_switched(self, partition: Partition) -> None:
         """Its log lies in another directory now; whoever copies to it has to look again."""

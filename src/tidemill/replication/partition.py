@@ -27,10 +27,11 @@ from tidemill.replication.conversion import (
     Records,
 )
 from tidemill.replication.copying import Fetched, ReplicaCopy
-from tidemill.replication.isr import IsrAnswer, IsrProposal, Settled
+from tidemill.replication.isr import NO_PARTITION_EPOCH, IsrAnswer, IsrProposal, Settled
 from tidemill.replication.leading import LeaderSettings, Leadership
 from tidemill.replication.progress import NO_BROKER_EPOCH, UNKNOWN_OFFSET, FetchPosition
 from tidemill.replication.surroundings import PartitionSettings, Surroundings
+from tidemill.storage.disk_errors import DiskFullError
 from tidemill.storage.log import AppendInfo, Log
 from tidemill.storage.slice import LogSlice
 from tidemill.storage.validate import Validated, convert, validate_for_append
@@ -95,6 +96,7 @@ class Partition:
         """Flushes that failed and may succeed later: those who waited for them must be told."""
         self._flush_error: BaseException | None = None
         self._flush_requested_to = 0
+        self._told_full_in = NO_PARTITION_EPOCH
         self._has_enough_in_sync = False
         self._has_followers = False
         self._commits_when_flushed = settings.log.flush_policy == "ack"
@@ -269,7 +271,11 @@ class Partition:
         return ApiError(code, f"{len(self.isr)} in-sync replicas, {self.effective_min_isr} wanted")
 
     def _append_validated(self, validated: Validated) -> AppendInfo:
-        info = self.log.append_as_leader(validated, leader_epoch=self.leader_epoch)
+        try:
+            info = self.log.append_as_leader(validated, leader_epoch=self.leader_epoch)
+        except DiskFullError:
+            self._tell_full()
+            raise
         if info.flush_due or self._commits_when_flushed:
             # For a repeated batch, too: the flush that its first answer waited for may have failed.
             self.request_flush()
@@ -334,6 +340,14 @@ class Partition:
             self._flush_requested_to = self.log.flushed_offset
             self._around.on_moved(self)
             self._around.on_flush_failed(self)
+            if isinstance(error, DiskFullError):
+                self._tell_full()
+
+    def _tell_full(self) -> None:
+        """Have others who are in sync go on without us (rule E8): once, as things stand."""
+        if self._told_full_in != self.partition_epoch and len(self.isr) > 1:
+            self._told_full_in = self.partition_epoch
+            self._around.on_full(self)
 
     def retry_flush(self) -> None:
         """Ask again for a flush that failed for a reason that may be over."""
@@ -408,7 +422,11 @@ class Partition:
 
     def append_copied(self, fetched: Fetched, high_watermark: int, log_start: int) -> None:
         """Append what was fetched from the leader, then follow what it says of its own log."""
-        self.copy.append(fetched)
+        try:
+            self.copy.append(fetched)
+        except DiskFullError:
+            self._tell_full()
+            raise
         log = self.log
         unflushed = log.log_end_offset - log.flushed_offset
         if self._commits_when_flushed or unflushed >= log.config.flush_messages:

@@ -47,6 +47,8 @@ class Surroundings:
     on_moved: Callable[[Partition], object]
     """What can be read or acked has changed."""
     on_flush_failed: Callable[[Partition], object]
+    on_full: Callable[[Partition], object] = _nothing
+    """Its disk has no room for what it should append, and others may have."""
     on_appended: Callable[[Partition], object] = _nothing
     """A leader with followers has records that they have not."""
     on_led: Callable[[Partition], object] = _nothing

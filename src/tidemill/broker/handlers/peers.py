@@ -20,6 +20,7 @@ from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext, handles
 from tidemill.broker.hello import NONCE_BYTES, Greeting, same
 from tidemill.errors import ApiError, ErrorCode
+from tidemill.image import ReplicaTrouble
 from tidemill.invariant import invariant
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import ApiKey
@@ -147,7 +148,9 @@ async def offline_replicas(
     lost = [
         TopicPartition(each.topic, index) for each in request.topics for index in each.partitions
     ]
-    await broker.controller.replicas_of_broker_lost(request.broker_id, request.broker_epoch, lost)
+    await broker.controller.replicas_of_broker_lost(
+        request.broker_id, request.broker_epoch, lost, ReplicaTrouble(request.trouble)
+    )
     return OfflineReplicasResponse()
 
 

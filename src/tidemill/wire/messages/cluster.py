@@ -13,7 +13,7 @@ that has proved the cluster's secret, with ClusterHello on the same connection:
   broker confirmed last, or all of it.
 * Forward carries an admin request that came to another broker to the controller, as it was.
 * ControlledShutdown: a broker is about to stop and gives up what it leads.
-* OfflineReplicas: a broker's log directory failed; these of its replicas are gone.
+* OfflineReplicas: a broker cannot use these of its replicas; `trouble` is `image.ReplicaTrouble`.
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ class OfflinePartitions(Struct):
 class OfflineReplicasRequest(Message, versions="0", flexible="0+"):
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)
+    trouble: int = int8()
     topics: list[OfflinePartitions] = array(OfflinePartitions)
 
 
