@@ -37,7 +37,7 @@ from tidemill.wire.messages.configs import (
 )
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.messages.isr import AlterPartitionRequest
-from tidemill.wire.messages.producers import AllocateProducerIdsRequest
+from tidemill.wire.messages.producers import AllocateProducerIdsRequest, InitProducerIdRequest
 from tidemill.wire.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
@@ -321,6 +321,24 @@ async def test_groups_are_coordinated_by_the_leader_of_their_partition(brokers: 
     assert len(found) == 1
     topic = brokers.image.topics["__consumer_offsets"]
     assert topic.replication_factor == 3
+
+
+async def test_transactions_are_refused_wherever_one_asks(brokers: Cluster) -> None:
+    """All brokers name the same coordinator, and that gives a final answer: nobody hangs."""
+    keys = [f"tx{number}" for number in range(20)]
+    named = []
+    for server in brokers.servers.values():
+        async with connect(server.port) as client:
+            request = FindCoordinatorRequest(key_type=1, coordinator_keys=keys)
+            found = (await client.ask(request, 4)).coordinators
+        assert {one.error_code for one in found} == {0}
+        named.append([(one.key, one.node_id, one.port) for one in found])
+    assert named[0] == named[1] == named[2]
+    assert len({node_id for _, node_id, _ in named[0]}) == 3, "not one broker for all"
+    key, _, port = named[0][0]
+    async with connect(port) as client:
+        begun = await client.ask(InitProducerIdRequest(transactional_id=key), 4)
+    assert begun.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_a_broker_without_a_number_gets_one(tmp_path: Path) -> None:

@@ -87,6 +87,20 @@ INTENDED: list[Difference] = [
     Difference("DESCRIBE_PRODUCERS", "bad name", r".*\.error_message", _OWN_WORDS),
 ]
 
+ELSEWHERE = {
+    "AlterPartition, AllocateProducerIds from a client": "tests/reference/test_replica_requests.py",
+    "a fetch in a replica's name from a client": "tests/reference/test_replica_requests.py",
+    "the end of a reassignment": "tests/reference/test_elections.py",
+    "a reassignment that replaces another": "tests/controller/test_reassignment.py",
+    "eligible leader replicas": "tests/reference/test_elections.py",
+    "an AlterPartition on an old epoch that asks for what is already so": (
+        "tests/controller/test_isr_changes.py"
+    ),
+    "`kafka-reassign-partitions --generate`": "tests/cli/test_reassign_reference.py",
+    "how many elections were unclean": "tests/wire/test_messages.py",
+}
+"""Differences that no single answer shows: the line in `docs/differences.md`, and its test."""
+
 
 def is_intended(api: str, version: int, case: str, path: str) -> bool:
     """Whether the table has a line for this field."""

@@ -83,11 +83,9 @@ class Moves:
 
     def move(self, partition: Partition, path: str) -> None:
         """Have the replica moved there; one that was to go elsewhere goes here instead."""
-        places = {each.path: each for each in self._logs.dirs}
-        if path not in places:
-            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"this broker has no log directory {path}")
-        if places[path].is_offline or partition.is_offline:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+        self.check_place(path)
+        if partition.is_offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the replica's directory is offline")
         under_way = self._moves.get(partition)
         if under_way is not None and under_way.path == path:
             return
@@ -97,6 +95,14 @@ class Moves:
         if len(self._moves) >= MOVES_MAX:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "too many replicas are being moved")
         self._begin(partition, path, self._logs.begin_move(partition.log, path))
+
+    def check_place(self, path: str) -> None:
+        """Raise unless this broker has such a directory, and can write to it."""
+        places = {each.path: each for each in self._logs.dirs}
+        if path not in places:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"this broker has no log directory {path}")
+        if places[path].is_offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
 
     def resume(self, partition: Partition) -> None:
         """Go on with a move that a restart interrupted; before anything happens to the log."""

@@ -2,8 +2,9 @@
 
 Behaviour: names the broker that coordinates a group (type 0): the leader of the partition of
 `__consumer_offsets` that the group's name hashes to. The first to ask has the topic made, and waits
-for it. For a transactional id (type 1) that is this broker. Share groups (type 2) are not there and
-get INVALID_REQUEST.
+for it. For a transactional id (type 1) every broker names the same live one, which then says that
+there are no transactions: a client that was told to ask again would do so for ever. Share groups
+(type 2) are not there and get INVALID_REQUEST.
 Version notes: v1 key types; v4 many keys at once (KIP-699); v6 share groups (KIP-932).
 Deviations: Kafka says COORDINATOR_NOT_AVAILABLE until the topic is there, and clients ask again.
 """
@@ -68,7 +69,7 @@ def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: st
     if key_type not in (GROUP, TRANSACTION):
         why = "" if key_type == SHARE else f"there is no coordinator type {key_type}"
         return _nobody(key, ErrorCode.INVALID_REQUEST, why)
-    broker_id = _group_leader(broker, key) if key_type == GROUP else broker.broker_id
+    broker_id = _group_leader(broker, key) if key_type == GROUP else _any_broker(broker, key)
     member = broker.image.broker(broker_id)
     endpoint = member.endpoint(context.listener) if member else None
     if member is None or endpoint is None:
@@ -87,6 +88,12 @@ def _group_leader(broker: Broker, group_id: str) -> int:
     if topic is None:
         return NO_BROKER
     return topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+
+
+def _any_broker(broker: Broker, key: str) -> int:
+    """One of those alive, the same wherever one asks."""
+    alive = broker.image.alive_brokers()
+    return alive[partition_of(key, len(alive))].broker_id if alive else NO_BROKER
 
 
 def _nobody(key: str, code: ErrorCode, why: str) -> Coordinator:

@@ -64,6 +64,7 @@ def alter_replica_log_dirs(
 def _move(broker: Broker, topic: str, index: int, path: str) -> AlterReplicaLogDirPartitionResult:
     result = AlterReplicaLogDirPartitionResult(partition_index=index)
     try:
+        broker.replicas.moves.check_place(path)
         partition = broker.replicas.get(topic, index)
         if partition is None:
             raise ApiError(_why_not_here(broker, topic, index))
