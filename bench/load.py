@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import struct
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from bench.ask import RawConnection
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.frame import decode_response, encode_request
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -127,23 +127,6 @@ def fetch(bootstrap: str, topic: str, count: int, partitions: int) -> dict[str, 
     if seen < count:
         raise RuntimeError(f"read {seen} of {count} records")
     return {"seconds": elapsed, "bytes": value_bytes, "count": seen}
-
-
-class RawConnection:
-    """One blocking socket and the protocol's frames, with nothing in between."""
-
-    def __init__(self, bootstrap: str) -> None:
-        host, port = bootstrap.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def exchange(self, request: bytes) -> bytes:
-        self.socket.sendall(request)
-        answer = self.socket.recv(65536)
-        (size,) = struct.unpack_from(">i", answer)
-        while len(answer) < size + 4:
-            answer += self.socket.recv(65536)
-        return answer
 
 
 def encoded_produce(topic: str, *, acks: int, size: int) -> bytes:

@@ -29,6 +29,8 @@ from typing import Any, Final, Self
 
 import platformdirs
 
+from tidemill.testing.process import free_port
+
 KAFKA_VERSION: Final = "4.3.1"
 JARS_VARIABLE: Final = "TIDEMILL_KAFKA_JARS"
 DOWNLOAD_TIMEOUT_S: Final = 600
@@ -223,14 +225,10 @@ def run_kafka_tool(
 
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 class ApacheKafka:
@@ -253,10 +251,10 @@ class ApacheKafka:
         self._own_directory = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self.data_dir = self.directory / "data"
-        self.port, self._controller_port = free_ports(2)
+        self.port, self.controller_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.cluster_id = "tidemill-reference-cl0"
-        self._properties = dict(properties or {})
+        self.properties = dict(properties or {})
         self._heap = heap
         self._java_options = tuple(java_options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -356,8 +354,8 @@ class ApacheKafka:
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"{client},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "listeners": f"{client},CONTROLLER://127.0.0.1:{self.controller_port}",
             "advertised.listeners": client,
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.data_dir),
@@ -367,7 +365,7 @@ class ApacheKafka:
             "group.initial.rebalance.delay.ms": "0",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
-            **self._properties,
+            **self.properties,
         }
 
     def _last_output(self) -> str:
