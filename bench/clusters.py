@@ -16,11 +16,12 @@ from typing import Protocol
 
 from tests.reference.kafka import ApacheKafka
 
+from bench.systems import MODES
 from tidemill.testing.process import BrokerProcess
 from tidemill.testing.zookeeper import ZooKeeperServer
 
 SESSION_TIMEOUT_MS = 9_000
-LAG_TIME_MAX_MS = 10_000
+LAG_TIME_MAX_MS = 5_000
 
 TIMEOUTS = {
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -178,3 +179,12 @@ class KafkaCluster(_Members):
 
     def pid(self, broker_id: int) -> int:
         return self._nodes[broker_id].pid
+
+
+def both_clusters(mode: str, *, brokers: int = 3, on_zookeeper: bool = False) -> list[Cluster]:
+    """Fresh clusters of both systems in one durability mode (`systems.MODES`)."""
+    ours, theirs = MODES[mode]
+    return [
+        TidemillCluster(brokers, ours, on_zookeeper=on_zookeeper),
+        KafkaCluster(brokers, theirs),
+    ]

@@ -34,11 +34,11 @@ PARTITIONS_AT_ONCE_MAX = 2_000
 """Kafka refuses requests that make more than about this many at a time."""
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> dict[str, Any]:
+def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> dict[str, Any]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     begin = time.perf_counter()
     count = min(partitions, PARTITIONS_AT_ONCE_MAX)
-    admin.create_topics([NewTopic(topic, count, 1)], request_timeout=LIMIT_S)[topic].result()
+    admin.create_topics([NewTopic(topic, count, replicas)], request_timeout=LIMIT_S)[topic].result()
     while count < partitions:
         count = min(partitions, count + PARTITIONS_AT_ONCE_MAX)
         grown = admin.create_partitions([NewPartitions(topic, count)], request_timeout=LIMIT_S)

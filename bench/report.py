@@ -22,6 +22,8 @@ BARS: list[tuple[str, float, bool]] = [
     (r"start to first ack", 0.25, False),
     (r"idle memory", 0.3, False),
     (r"sweep .*MB/s", 1.0, True),
+    (r"[ABC]: .*MB/s", 1.0, True),
+    (r"leader killed", 1.0, False),
     (r"groups: broker CPU", 1.0, False),
     (r"groups: produce p99", 1.0, False),
 ]

@@ -12,8 +12,11 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bench import measure
+from bench.cluster import cluster_round, deaths_round, flushed_round
+from bench.clusters import both_clusters
 from bench.groups import groups_round
 from bench.report import Report
 from bench.systems import System, both
@@ -48,25 +51,33 @@ def sweep_round(system: System, *, scale: float) -> Iterator[measure.Figure]:
             system.stop()
 
 
-ROUNDS: dict[str, Callable[..., Iterator[measure.Figure]]] = {
-    "async": one_round,
-    "flushed": one_round,
-    "sweep": sweep_round,
-    "groups": groups_round,
+PARTS: dict[str, tuple[Callable[[], list[Any]], Callable[..., Iterator[measure.Figure]]]] = {
+    "async": (lambda: both("async"), one_round),
+    "flushed": (lambda: both("flushed"), one_round),
+    "sweep": (lambda: both("async"), sweep_round),
+    "groups": (lambda: both("async"), groups_round),
+    "cluster": (lambda: both_clusters("async"), cluster_round),
+    "cluster-flushed": (lambda: both_clusters("flushed"), flushed_round),
+    "cluster-zookeeper": (lambda: both_clusters("async", on_zookeeper=True), deaths_round),
 }
+"""What each part is run on, and how."""
 
 
 def collect(parts: list[str], rounds: int, scale: float) -> dict[str, Figures]:
     """Run the rounds, alternating the systems, and return figures by mode, name and system."""
     collected: dict[str, Figures] = {}
     for part in parts:
+        make_systems, run_round = PARTS[part]
         figures: Figures = defaultdict(lambda: defaultdict(list))
         for number in range(rounds):
-            systems = both("flushed" if part == "flushed" else "async")
+            systems = make_systems()
             for system in systems if number % 2 == 0 else systems[::-1]:
-                for name, value in ROUNDS[part](system, scale=scale):
+                for name, value in run_round(system, scale=scale):
                     figures[name][system.name].append(value)
-                    print(f"{part:8} round {number + 1} {system.name:9} {name}: {value:.4g}")
+                    print(
+                        f"{part:8} round {number + 1} {system.name:9} {name}: {value:.4g}",
+                        flush=True,
+                    )
         collected[part] = {name: dict(by_system) for name, by_system in figures.items()}
     collected["command"] = {name: {"tidemill": [value]} for name, value in measure.command_times()}
     return collected
@@ -76,10 +87,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round of a tenth of the load")
-    parser.add_argument("--part", action="append", choices=list(ROUNDS))
+    parser.add_argument("--part", "--parts", action="append", choices=list(PARTS))
     arguments = parser.parse_args()
     rounds, scale = (1, 0.1) if arguments.quick else (arguments.rounds, 1.0)
-    figures = collect(arguments.part or list(ROUNDS), rounds, scale)
+    figures = collect(arguments.part or list(PARTS), rounds, scale)
     OUT.mkdir(exist_ok=True)
     (OUT / "figures.json").write_text(json.dumps(figures, indent=1))
     report = Report(figures)
