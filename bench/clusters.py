@@ -38,6 +38,8 @@ REPLICATION = {
     "transaction.state.log.min.isr": "2",
     "auto.leader.rebalance.enable": "false",
 }
+ZOOKEEPER_TICK_MS = 1_000
+"""A server grants sessions of up to twenty ticks."""
 KAFKA_HEAP = "512m"
 
 
@@ -100,7 +102,9 @@ class TidemillCluster(_Members):
         self._zookeeper: ZooKeeperServer | None = None
         store = f"sqlite://{self._folder / 'store.db'}"
         if self._on_zookeeper:
-            self._zookeeper = ZooKeeperServer(self._folder / "zookeeper").start()
+            self._zookeeper = ZooKeeperServer(
+                self._folder / "zookeeper", tick_ms=ZOOKEEPER_TICK_MS
+            ).start()
             store = f"zk://{self._zookeeper.address}/bench"
         self._brokers = {
             broker_id: BrokerProcess(
