@@ -127,6 +127,11 @@ class TidemillCluster(_Members):
         self._brokers[broker_id].kill()
         self._dead.add(broker_id)
 
+    def stop_broker(self, broker_id: int) -> None:
+        """SIGTERM: the broker hands over what it leads, and goes."""
+        self._brokers[broker_id].stop()
+        self._dead.add(broker_id)
+
     def revive(self, broker_id: int) -> None:
         self._brokers[broker_id].start()
         self._dead.discard(broker_id)

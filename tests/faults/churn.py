@@ -282,7 +282,7 @@ def churn_settings(session_ms: int, heartbeat_ms: int = HEARTBEAT_MS) -> dict[st
 
 def create_topics(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(t, partitions, 1) for t in topics]).values():
+    for future in admin.create_topics([NewTopic(t, partitions, -1) for t in topics]).values():
         future.result(10)
 
 
