@@ -30,10 +30,11 @@ from tidemill.replication.copying import Fetched, ReplicaCopy
 from tidemill.replication.isr import NO_PARTITION_EPOCH, IsrAnswer, IsrProposal, Settled
 from tidemill.replication.leading import LeaderSettings, Leadership
 from tidemill.replication.progress import NO_BROKER_EPOCH, UNKNOWN_OFFSET, FetchPosition
+from tidemill.replication.reading import READ_COMMITTED, Readable
+from tidemill.replication.refusals import Refusals
 from tidemill.replication.surroundings import PartitionSettings, Surroundings
 from tidemill.storage.disk_errors import DiskFullError
 from tidemill.storage.log import AppendInfo, Log
-from tidemill.storage.slice import LogSlice
 from tidemill.storage.validate import Validated, convert, validate_for_append
 from tidemill.types import (
     NO_BROKER,
@@ -59,10 +60,9 @@ __all__ = [
 ]
 
 ACKS_ALL = -1
-READ_COMMITTED = 1
 
 
-class Partition:
+class Partition(Readable):
     """One partition of which this broker holds a replica."""
 
     def __init__(
@@ -97,6 +97,7 @@ class Partition:
         self._flush_error: BaseException | None = None
         self._flush_requested_to = 0
         self._told_full_in = NO_PARTITION_EPOCH
+        self._refusals = Refusals()
         self._has_enough_in_sync = False
         self._has_followers = False
         self._commits_when_flushed = settings.log.flush_policy == "ack"
@@ -248,6 +249,19 @@ class Partition:
         `records` is borrowed until this returns. What must wait is copied, and what comes after
         it waits too, so that no batch overtakes another (rule G7).
         """
+        try:
+            if self._refusals:
+                now_ms = self._around.clock.monotonic_ms()
+                self._refusals.check(records, self.log.producers, now_ms)
+            outcome = self._append(records, required_acks)
+        except ApiError as error:
+            now_ms = self._around.clock.monotonic_ms()
+            raise self._refusals.judged(records, error, now_ms) from error
+        if self._refusals:
+            self._refusals.accepted(records)
+        return outcome
+
+    def _append(self, records: Records, required_acks: int) -> AppendInfo | PendingAppend:
         self._check_may_append(required_acks)
         if self._conversions.queued:
             return self._conversions.queue(records, required_acks)
@@ -455,55 +469,3 @@ class Partition:
         if self.term is not None:
             self.term.log = log
             self._advance_high_watermark()  # All of it is flushed.
-
-    # Reading.
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """The end of what read_committed may see: below every open transaction (rule H9)."""
-        return Offset(self.log.last_stable_offset(self.high_watermark))
-
-    def readable_end(self, isolation_level: int) -> Offset:
-        """The first offset that a consumer with this isolation level must not see (rule B8)."""
-        if isolation_level == READ_COMMITTED:
-            return self.last_stable_offset
-        return self.high_watermark
-
-    def read(
-        self, offset: int, *, max_bytes: int, isolation_level: int, at_least_one: bool = True
-    ) -> LogSlice:
-        """The stored batches from the one that holds `offset` on, within the given bounds."""
-        return self.log.read(
-            offset,
-            max_bytes=max_bytes,
-            upper_offset=self.readable_end(isolation_level),
-            at_least_one=at_least_one,
-        )
-
-    def read_to_end(self, offset: int, *, max_bytes: int, at_least_one: bool = True) -> LogSlice:
-        """The same for a follower, which has to have what is not committed yet (rule B8)."""
-        return self.log.read(
-            offset,
-            max_bytes=max_bytes,
-            upper_offset=self.log.log_end_offset,
-            at_least_one=at_least_one,
-        )
-
-    def delete_records_before(self, offset: int) -> Offset:
-        """Raise the log's start to `offset`, at most to the high watermark (rule B12).
-
-        Followers are told soon; `low_watermark` says when all of them have done the same.
-        """
-        target = self.high_watermark if offset == -1 else offset
-        if target < 0 or target > self.high_watermark:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if self.log.advance_log_start(Offset(target)):
-            self._around.on_moved(self)
-        return Offset(target)
-
-    @property
-    def low_watermark(self) -> Offset:
-        """The least log start among the live replicas; only their leader knows it."""
-        if self.term is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return Offset(self.term.low_watermark)
