@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage.log import Log
 from tidemill.storage.slice import LogSlice
 from tidemill.types import Offset
@@ -46,22 +45,3 @@ class Readable:
             upper_offset=self.log.log_end_offset,
             at_least_one=at_least_one,
         )
-
-    def delete_records_before(self, offset: int) -> Offset:
-        """Raise the log's start to `offset`, at most to the high watermark (rule B12).
-
-        Followers are told soon; `low_watermark` says when all of them have done the same.
-        """
-        target = self.high_watermark if offset == -1 else offset
-        if target < 0 or target > self.high_watermark:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if self.log.advance_log_start(Offset(target)):
-            self._around.on_moved(self)
-        return Offset(target)
-
-    @property
-    def low_watermark(self) -> Offset:
-        """The least log start among the live replicas; only their leader knows it."""
-        if self.term is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return Offset(self.term.low_watermark)
