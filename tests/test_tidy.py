@@ -29,6 +29,7 @@ TOUCHES_THE_MACHINE = (
     "broker/status.py",
     "client/connection.py",
     "client/blocking.py",
+    "client/blocking_twin.py",
     "config/sources.py",
     "config/reference.py",
     "cli/",

@@ -15,45 +15,17 @@ twin's answer. A client may be used from several threads, but only one may poll 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
-from uuid import UUID
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tidemill.client import admin as async_admin
 from tidemill.client import consumer as async_consumer
 from tidemill.client import producer as async_producer
-from tidemill.client.admin_groups import GroupDescription, GroupListing
-from tidemill.client.admin_types import (
-    AlterOp,
-    BrokerApiVersions,
-    ClusterDescription,
-    ConfigEntry,
-    ConfigResource,
-    CreatedTopic,
-    ElectionType,
-    ListedOffset,
-    LogDirDescription,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-    ProducerDescription,
-    Reassignment,
-    Replica,
-    ResourceType,
-    Results,
-    TopicDescription,
-    TopicListing,
-)
 from tidemill.client.batches import Delivery as AsyncDelivery
-from tidemill.client.commits import OnCommit
-from tidemill.client.consumer_types import ConsumerRecord, RawBatch
+from tidemill.client.blocking_twin import Client, calls, waits_for
+from tidemill.client.consumer_types import ConsumerRecord
 from tidemill.client.errors import BufferFullError, ClientError, ClosedError
-from tidemill.client.group_offsets import OffsetAndMetadata
-from tidemill.client.member import RebalanceListener
 from tidemill.client.producer_types import HeadersInput, RecordMetadata
 from tidemill.types import TopicPartition
 
@@ -61,101 +33,6 @@ WAITING_MAX = 10_000
 """Records that may wait for the loop's thread; then `send_soon` waits for it."""
 
 ITERATION_WAIT_MS = 1_000
-
-T = TypeVar("T")
-
-
-class _Twin(Protocol):
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Twin)
-
-
-class _Client(Generic[C]):
-    """A loop in a thread, and the asyncio client that lives on it."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._twin: C | None = None
-
-    def start(self) -> None:
-        """Connect; fails at once if no broker can be reached."""
-        loop = asyncio.new_event_loop()
-        self._loop = loop
-        self._thread = threading.Thread(
-            target=loop.run_forever, name="tidemill-client", daemon=True
-        )
-        self._thread.start()
-        try:
-            self._wait(self._begin())
-        except BaseException:
-            self._stop_loop()
-            raise
-
-    async def _begin(self) -> None:
-        twin = self._make()
-        await twin.start()
-        self._twin = twin
-
-    def close(self) -> None:
-        """Finish what is under way and end the thread."""
-        twin, self._twin = self._twin, None
-        try:
-            if twin is not None:
-                self._wait(twin.close())
-        finally:
-            self._stop_loop()
-
-    def _stop_loop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is None or self._thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def _running(self) -> C:
-        if self._twin is None:
-            raise ClosedError("this client is not running; use it inside `with`")
-        return self._twin
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop's thread and wait for it."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise ClosedError("this client is not running; use it inside `with`")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C while we wait ends the work, too.
-            raise
-
-    def _call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a plain function on the loop's thread."""
-
-        async def call() -> T:
-            return function(*args)
-
-        return self._wait(call())
 
 
 class Delivery:
@@ -195,7 +72,7 @@ class Delivery:
         return await self._twin
 
 
-class Producer(_Client[async_producer.Producer]):
+class Producer(Client[async_producer.Producer]):
     """See `tidemill.client.producer.Producer`."""
 
     def __init__(self, bootstrap: str | Sequence[str] | None = None, **settings: object) -> None:
@@ -205,27 +82,7 @@ class Producer(_Client[async_producer.Producer]):
         self._drainer: asyncio.Task[None] | None = None
         self._scheduled = False
 
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        *,
-        key: Any = None,
-        headers: HeadersInput = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordMetadata:
-        """Deliver one record and say where it is."""
-        return self._wait(
-            self._running.send(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-            )
-        )
+    send = waits_for(async_producer.Producer.send)
 
     def send_soon(
         self,
@@ -261,12 +118,8 @@ class Producer(_Client[async_producer.Producer]):
         finally:
             super().close()
 
-    def wait_for_room(self) -> None:
-        """Return when half of `buffer.memory` is free."""
-        self._wait(self._running.wait_for_room())
-
-    def partitions_for(self, topic: str) -> list[int]:
-        return self._wait(self._running.partitions_for(topic))
+    wait_for_room = waits_for(async_producer.Producer.wait_for_room)
+    partitions_for = waits_for(async_producer.Producer.partitions_for)
 
     @property
     def buffered_bytes(self) -> int:
@@ -350,90 +203,35 @@ class Producer(_Client[async_producer.Producer]):
             raise unseen[0]._error
 
 
-class Consumer(_Client[async_consumer.Consumer]):
-    """See `tidemill.client.consumer.Consumer`."""
+class Consumer(Client[async_consumer.Consumer]):
+    """See `tidemill.client.consumer.Consumer`; a listener runs on the client's own thread."""
 
     def __init__(self, bootstrap: str | Sequence[str] | None = None, **settings: object) -> None:
         super().__init__(lambda: async_consumer.Consumer(bootstrap, **settings))  # type: ignore[arg-type]
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions."""
-        self._call(self._running.assign, list(partitions))
+    assign = calls(async_consumer.Consumer.assign)
+    subscribe = calls(async_consumer.Consumer.subscribe)
+    unsubscribe = waits_for(async_consumer.Consumer.unsubscribe)
+    subscription = calls(async_consumer.Consumer.subscription)
+    assignment = calls(async_consumer.Consumer.assignment)
 
-    def subscribe(
-        self,
-        topics: Iterable[str] = (),
-        *,
-        pattern: str | None = None,
-        listener: RebalanceListener | None = None,
-    ) -> None:
-        """Read topics with the rest of the group; the listener runs on the client's own thread."""
-        self._call(partial(self._running.subscribe, topics, pattern=pattern, listener=listener))
+    commit = waits_for(async_consumer.Consumer.commit)
+    commit_soon = calls(async_consumer.Consumer.commit_soon)
+    committed = waits_for(async_consumer.Consumer.committed)
 
-    def unsubscribe(self) -> None:
-        self._wait(self._running.unsubscribe())
+    seek = calls(async_consumer.Consumer.seek)
+    seek_to_beginning = calls(async_consumer.Consumer.seek_to_beginning)
+    seek_to_end = calls(async_consumer.Consumer.seek_to_end)
+    seek_to_time = waits_for(async_consumer.Consumer.seek_to_time)
+    position = waits_for(async_consumer.Consumer.position)
+    pause = calls(async_consumer.Consumer.pause)
+    resume = calls(async_consumer.Consumer.resume)
+    paused = calls(async_consumer.Consumer.paused)
+    high_watermark = calls(async_consumer.Consumer.high_watermark)
+    lag = calls(async_consumer.Consumer.lag)
 
-    def subscription(self) -> set[str]:
-        return self._call(self._running.subscription)
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
-    ) -> None:
-        """Commit these offsets (of the next record to read), or all that was read so far."""
-        self._wait(self._running.commit(offsets))
-
-    def commit_soon(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        on_commit: OnCommit | None = None,
-    ) -> None:
-        self._call(self._running.commit_soon, offsets, on_commit)
-
-    def committed(
-        self, *partitions: TopicPartition
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return self._wait(self._running.committed(*partitions))
-
-    def assignment(self) -> set[TopicPartition]:
-        return self._call(self._running.assignment)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset."""
-        self._call(self._running.seek, partition, offset)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        self._call(self._running.seek_to_beginning, *partitions)
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        self._call(self._running.seek_to_end, *partitions)
-
-    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        self._wait(self._running.seek_to_time(timestamp_ms, *partitions))
-
-    def position(self, partition: TopicPartition) -> int:
-        return self._wait(self._running.position(partition))
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        self._call(self._running.pause, *partitions)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        self._call(self._running.resume, *partitions)
-
-    def paused(self) -> set[TopicPartition]:
-        return self._call(self._running.paused)
-
-    def high_watermark(self, partition: TopicPartition) -> int | None:
-        return self._call(self._running.high_watermark, partition)
-
-    def lag(self, partition: TopicPartition) -> int | None:
-        return self._call(self._running.lag, partition)
-
-    def poll(self, max_records: int | None = None, timeout_ms: float = 0) -> list[ConsumerRecord]:
-        """Records that are there, else the first to come within the timeout; [] if none came."""
-        return self._wait(self._running.poll(max_records, timeout_ms))
-
-    def poll_batches(self, max_bytes: int | None = None, timeout_ms: float = 0) -> list[RawBatch]:
-        return self._wait(self._running.poll_batches(max_bytes, timeout_ms))
+    poll = waits_for(async_consumer.Consumer.poll)
+    poll_batches = waits_for(async_consumer.Consumer.poll_batches)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Each record as it comes, until the consumer is closed."""
@@ -459,131 +257,33 @@ class Consumer(_Client[async_consumer.Consumer]):
         return self._wait(self._running.offsets_for_times(times))
 
 
-class Admin(_Client[async_admin.Admin]):
+class Admin(Client[async_admin.Admin]):
     """See `tidemill.client.admin.Admin`."""
 
     def __init__(self, bootstrap: str | Sequence[str] | None = None, **settings: object) -> None:
         super().__init__(lambda: async_admin.Admin(bootstrap, **settings))  # type: ignore[arg-type]
 
-    def list_topics(self, internal: bool = False) -> list[TopicListing]:
-        return self._wait(self._running.list_topics(internal))
-
-    def describe_topics(self, names: Iterable[str] | None = None) -> Results[str, TopicDescription]:
-        return self._wait(self._running.describe_topics(names))
-
-    def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False
-    ) -> Results[str, CreatedTopic]:
-        return self._wait(self._running.create_topics(topics, validate_only=validate_only))
-
-    def delete_topics(self, names_or_ids: Iterable[str | UUID]) -> Results[str | UUID, None]:
-        return self._wait(self._running.delete_topics(names_or_ids))
-
-    def create_partitions(
-        self, topics: Mapping[str, NewPartitions], *, validate_only: bool = False
-    ) -> Results[str, None]:
-        return self._wait(self._running.create_partitions(topics, validate_only=validate_only))
-
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> Results[TopicPartition, int]:
-        return self._wait(self._running.delete_records(offsets))
-
-    def list_offsets(
-        self,
-        specs: Mapping[TopicPartition, OffsetSpec],
-        *,
-        isolation_level: str = "read_uncommitted",
-    ) -> Results[TopicPartition, ListedOffset]:
-        return self._wait(self._running.list_offsets(specs, isolation_level=isolation_level))
-
-    def describe_producers(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Results[TopicPartition, list[ProducerDescription]]:
-        return self._wait(self._running.describe_producers(partitions))
-
-    def describe_configs(
-        self,
-        resources: Iterable[ConfigResource],
-        *,
-        include_synonyms: bool = False,
-        include_documentation: bool = False,
-    ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
-        return self._wait(
-            self._running.describe_configs(
-                resources,
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        )
-
-    def alter_configs(
-        self,
-        changes: Mapping[ConfigResource, Sequence[AlterOp]],
-        *,
-        validate_only: bool = False,
-    ) -> Results[ConfigResource, None]:
-        return self._wait(self._running.alter_configs(changes, validate_only=validate_only))
-
-    def list_config_resources(self, types: Iterable[ResourceType] = ()) -> list[ConfigResource]:
-        return self._wait(self._running.list_config_resources(types))
-
-    def list_groups(
-        self, states: Sequence[str] = (), types: Sequence[str] = ()
-    ) -> list[GroupListing]:
-        return self._wait(self._running.list_groups(states, types))
-
-    def describe_groups(self, group_ids: Iterable[str]) -> Results[str, GroupDescription]:
-        return self._wait(self._running.describe_groups(group_ids))
-
-    def delete_groups(self, group_ids: Iterable[str]) -> Results[str, None]:
-        return self._wait(self._running.delete_groups(group_ids))
-
-    def list_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> Results[TopicPartition, OffsetAndMetadata | None]:
-        return self._wait(self._running.list_group_offsets(group_id, partitions))
-
-    def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
-    ) -> Results[TopicPartition, None]:
-        return self._wait(self._running.alter_group_offsets(group_id, offsets))
-
-    def delete_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
-    ) -> Results[TopicPartition, None]:
-        return self._wait(self._running.delete_group_offsets(group_id, partitions))
-
-    def alter_partition_reassignments(
-        self,
-        targets: Mapping[TopicPartition, Sequence[int] | None],
-        *,
-        allow_replication_factor_change: bool = True,
-    ) -> Results[TopicPartition, None]:
-        return self._wait(
-            self._running.alter_partition_reassignments(
-                targets, allow_replication_factor_change=allow_replication_factor_change
-            )
-        )
-
-    def list_partition_reassignments(
-        self, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, Reassignment]:
-        return self._wait(self._running.list_partition_reassignments(partitions))
-
-    def elect_leaders(
-        self, election: ElectionType, partitions: Iterable[TopicPartition] | None = None
-    ) -> Results[TopicPartition, None]:
-        return self._wait(self._running.elect_leaders(election, partitions))
-
-    def alter_replica_log_dirs(self, moves: Mapping[Replica, str]) -> Results[Replica, None]:
-        return self._wait(self._running.alter_replica_log_dirs(moves))
-
-    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        return self._wait(self._running.describe_cluster(include_fenced=include_fenced))
-
-    def describe_log_dirs(
-        self, broker_ids: Iterable[int] | None = None
-    ) -> Results[int, dict[str, LogDirDescription]]:
-        return self._wait(self._running.describe_log_dirs(broker_ids))
-
-    def api_versions(self, broker_id: int | None = None) -> BrokerApiVersions:
-        return self._wait(self._running.api_versions(broker_id))
+    list_topics = waits_for(async_admin.Admin.list_topics)
+    describe_topics = waits_for(async_admin.Admin.describe_topics)
+    create_topics = waits_for(async_admin.Admin.create_topics)
+    delete_topics = waits_for(async_admin.Admin.delete_topics)
+    create_partitions = waits_for(async_admin.Admin.create_partitions)
+    delete_records = waits_for(async_admin.Admin.delete_records)
+    list_offsets = waits_for(async_admin.Admin.list_offsets)
+    describe_producers = waits_for(async_admin.Admin.describe_producers)
+    describe_configs = waits_for(async_admin.Admin.describe_configs)
+    alter_configs = waits_for(async_admin.Admin.alter_configs)
+    list_config_resources = waits_for(async_admin.Admin.list_config_resources)
+    list_groups = waits_for(async_admin.Admin.list_groups)
+    describe_groups = waits_for(async_admin.Admin.describe_groups)
+    delete_groups = waits_for(async_admin.Admin.delete_groups)
+    list_group_offsets = waits_for(async_admin.Admin.list_group_offsets)
+    alter_group_offsets = waits_for(async_admin.Admin.alter_group_offsets)
+    delete_group_offsets = waits_for(async_admin.Admin.delete_group_offsets)
+    alter_partition_reassignments = waits_for(async_admin.Admin.alter_partition_reassignments)
+    list_partition_reassignments = waits_for(async_admin.Admin.list_partition_reassignments)
+    elect_leaders = waits_for(async_admin.Admin.elect_leaders)
+    alter_replica_log_dirs = waits_for(async_admin.Admin.alter_replica_log_dirs)
+    describe_cluster = waits_for(async_admin.Admin.describe_cluster)
+    describe_log_dirs = waits_for(async_admin.Admin.describe_log_dirs)
+    api_versions = waits_for(async_admin.Admin.api_versions)
