@@ -9,6 +9,7 @@ import pytest
 from tests.client.test_live import create, read_all
 
 from tidemill.client import Consumer, Producer
+from tidemill.client.batches import Delivery
 from tidemill.testing.process import BrokerProcess
 
 
@@ -19,12 +20,13 @@ async def test_nothing_is_lost_or_doubled_over_sigkill(tmp_path: Path, kills: in
         await create(broker.bootstrap, "t", partitions=3)
         sent: list[int] = []
         stop = asyncio.Event()
+        latest: list[Delivery] = []
 
         async def produce(producer: Producer) -> None:
             while not stop.is_set():
                 number = len(sent)
                 sent.append(number)
-                producer.send_soon("t", b"%d" % number)
+                latest[:] = [producer.send_soon("t", b"%d" % number)]
                 await asyncio.sleep(0 if number % 20 else 0.001)
             await producer.flush()
 
@@ -34,7 +36,7 @@ async def test_nothing_is_lost_or_doubled_over_sigkill(tmp_path: Path, kills: in
                 await asyncio.sleep(0.5)
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
-            await asyncio.sleep(0.3)
+                await latest[0]  # It serves again: else the next kill might come before it did.
             stop.set()
             await producing
         records = await read_all(broker.bootstrap, "t", len(sent))

@@ -20,13 +20,13 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemill.broker import errors as error_answers
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext
 from tidemill.broker.outbox import Outbox, Slot
+from tidemill.broker.patience import Limits, Patience
 from tidemill.broker.receive import SIZE_BYTES, ReceiveBuffer, Scratch
 from tidemill.broker.request_memory import SMALL_FRAME_BYTES, RequestMemory
 from tidemill.errors import ErrorCode, WireError
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tidemill.broker.context import Broker
     from tidemill.broker.hello import Greeting
     from tidemill.broker.listener import Listener
-    from tidemill.timers import TimerHandle
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +45,6 @@ REQUESTS_PER_TURN_MAX = 32
 BYTES_PER_TURN_MAX = 256 * 1024
 """After this much of one connection the others are read: a transport would go on with the one it
 has, and a flood of large requests would keep everybody's heartbeats waiting."""
-
-FRAME_WINDOW_BYTES = 1024 * 1024
-"""A frame may take longer than its timeout only if it received this much in that time."""
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 WRITE_LOW_WATER_BYTES = 256 * 1024
@@ -66,16 +62,6 @@ _FOREIGN_OPENINGS = {
     b"\x16\x03\x01\x02": "a TLS handshake",
     b"\x16\x03\x01\x01": "a TLS handshake",
 }
-
-
-@dataclass(slots=True)
-class Limits:
-    """The bounds of a connection that configuration sets; shared by all, and changed in place."""
-
-    request_bytes_max: int
-    idle_ms: int
-    handshake_ms: int
-    frame_ms: int
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -103,20 +89,15 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = loop
         self._clock = broker.clock
         self._buffer = ReceiveBuffer(scratch)
-        self._received_bytes = 0
         self._leased_bytes = 0
         self._retained_bytes = 0
-        self._waits_for_memory = False
         self._has_unhandled = False
         self._reading_paused = False
         self._closed = False
         self._elements_max = ELEMENTS_MAX
-        self._saw_request = False
-        self._opened_at_ms = 0
-        self._active_at_ms = 0
-        self._window_from_ms: int | None = None
-        self._window_from_bytes = 0
-        self._deadline: TimerHandle | None = None
+        self._patience = Patience(
+            limits, broker.clock, broker.timers, lambda: self.is_busy, self.abort
+        )
         self._transport: asyncio.Transport
         self._outbox: Outbox
 
@@ -129,7 +110,6 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox = Outbox(
             self._transport, self._loop, self.broker.executor, self._on_room, self.abort
         )
-        self._active_at_ms = self._clock.monotonic_ms()
         if not self._listener.admit(self):
             self._closed = True
             self._transport.abort()
@@ -142,22 +122,22 @@ class Connection(asyncio.BufferedProtocol):
         if delay_ms:
             # Not right here: the transport begins to read only after this has returned.
             self._loop.call_soon(self._pause_reading)
-            self._deadline = self.broker.timers.schedule(delay_ms, self._begin)
+            self._patience.begin_in(delay_ms, self._begin)
         else:
             self._begin()
 
     def _begin(self) -> None:
         """Serve from now on; the time for the first request starts."""
-        self._opened_at_ms = self._active_at_ms = self._clock.monotonic_ms()
-        self._set_deadline(min(self._limits.handshake_ms, self._limits.idle_ms))
+        self._patience.begin()
         self._resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received_bytes += nbytes
-        self._active_at_ms = self._clock.monotonic_ms()
+        patience = self._patience
+        patience.received_bytes += nbytes
+        patience.active_at_ms = self._clock.monotonic_ms()
         self._buffer.end += nbytes
         self._handle_frames()
 
@@ -172,8 +152,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._patience.end()
         self._outbox.close()
         self._buffer.drop()
         self._memory.release(self)
@@ -183,17 +162,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def received_bytes(self) -> int:
-        return self._received_bytes
+        return self._patience.received_bytes
 
     @property
     def between_frames(self) -> bool:
         return self._buffer.is_empty
 
     def granted(self) -> None:
-        self._waits_for_memory = False
+        self._patience.holds_up_frame = False
         self._leased_bytes = self._buffer.frame_bytes() or 0
         self._buffer.grow()
-        self._restart_window()
+        self._patience.frame_goes_on()
         self._resume_reading()
 
     def give_back(self) -> None:
@@ -260,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """The others have had their turn."""
-        if not (self._waits_for_memory or self._has_unhandled):
+        if not (self._patience.holds_up_frame or self._has_unhandled):
             self._resume_reading()
 
     def _on_room(self) -> None:
@@ -279,8 +258,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
             return
         buffer.compact()
-        if self._window_from_ms is None:
-            self._restart_window()
+        self._patience.frame_begins()
         if buffer.is_full:
             self._make_room()
         else:
@@ -289,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
     def _settle_empty_buffer(self) -> None:
         buffer = self._buffer
         buffer.rewind()
-        self._window_from_ms = None
+        self._patience.no_frame()
         own_bytes = buffer.own_bytes
         if own_bytes and own_bytes != self._retained_bytes:
             if own_bytes > SMALL_FRAME_BYTES and self._memory.try_retain(self, own_bytes):
@@ -309,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self.granted()
         else:
             self._leased_bytes = 0
-            self._waits_for_memory = True
+            self._patience.holds_up_frame = True
             self._pause_reading()
 
     def _pause_reading(self) -> None:
@@ -325,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_size(self, size: int) -> None:
         start = self._buffer.start
         opening = bytes(self._buffer.view[start : start + SIZE_BYTES])
-        foreign = None if self._saw_request else _FOREIGN_OPENINGS.get(opening)
+        foreign = None if self._patience.saw_request else _FOREIGN_OPENINGS.get(opening)
         if foreign is not None:
             self.abort(f"{foreign} came to a listener that speaks the Kafka protocol")
         else:
@@ -350,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._may_stranger_ask(entry, header)
         ):
             return
-        self._saw_request = True
+        self._patience.saw_request = True
         try:
             request = decode(
                 entry.request_type, header.api_version, frame, body_at, self._elements_max
@@ -453,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
     def _deliver(self, slot: Slot, context: RequestContext, response: Any) -> None:
         if self._closed:
             return
-        self._active_at_ms = self._clock.monotonic_ms()
+        self._patience.active_at_ms = self._clock.monotonic_ms()
         if response is None:
             self._outbox.fill(slot, ())
             return
@@ -475,59 +453,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         what = f"api key {header.api_key}" if entry is None else entry.key.name
         self.abort(f"{what} version {header.api_version} is not supported")
-
-    # Deadlines.
-
-    def _set_deadline(self, delay_ms: int) -> None:
-        self._deadline = self.broker.timers.schedule(delay_ms, self._check_deadlines)
-
-    def _restart_window(self) -> None:
-        """A frame has begun, or may go on: its time starts now."""
-        now_ms = self._active_at_ms = self._clock.monotonic_ms()
-        self._window_from_ms = now_ms
-        self._window_from_bytes = self._received_bytes
-        deadline = self._deadline
-        if deadline is None or deadline.deadline_ms > now_ms + self._limits.frame_ms:
-            if deadline is not None:
-                deadline.cancel()
-            self._set_deadline(self._limits.frame_ms)
-
-    def _check_deadlines(self) -> None:
-        if self._closed:
-            return
-        now_ms = self._clock.monotonic_ms()
-        if not self._saw_request and now_ms - self._opened_at_ms >= self._limits.handshake_ms:
-            self.abort(f"no request within {self._limits.handshake_ms} ms")
-            return
-        if self._window_from_ms is not None and not self._frame_in_time(now_ms):
-            self.abort(f"a frame was not finished within {self._limits.frame_ms} ms")
-            return
-        idle_ms = now_ms - self._active_at_ms
-        if idle_ms >= self._limits.idle_ms and not self.is_busy:
-            self.abort(f"idle for {idle_ms} ms")
-            return
-        self._set_deadline(self._next_check_ms(now_ms, idle_ms))
-
-    def _next_check_ms(self, now_ms: int, idle_ms: int) -> int:
-        limits = self._limits
-        waits_ms = [limits.idle_ms - idle_ms if idle_ms < limits.idle_ms else limits.idle_ms]
-        if not self._saw_request:
-            waits_ms.append(self._opened_at_ms + limits.handshake_ms - now_ms)
-        if self._window_from_ms is not None:
-            waits_ms.append(self._window_from_ms + limits.frame_ms - now_ms)
-        return max(1, min(waits_ms))
-
-    def _frame_in_time(self, now_ms: int) -> bool:
-        """Whether the frame under way may go on; a window that brought enough starts the next."""
-        assert self._window_from_ms is not None
-        if now_ms - self._window_from_ms < self._limits.frame_ms:
-            return True
-        moved_bytes = self._received_bytes - self._window_from_bytes
-        if moved_bytes < FRAME_WINDOW_BYTES and not self._waits_for_memory:
-            return False
-        self._window_from_ms = now_ms
-        self._window_from_bytes = self._received_bytes
-        return True
 
 
 async def _awaited(pending: Awaitable[Any]) -> Any:

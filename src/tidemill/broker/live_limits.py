@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.broker.connection import Limits
 from tidemill.broker.listener import UNLIMITED, ConnectionCaps
+from tidemill.broker.patience import Limits
 from tidemill.broker.process import half_of_file_limit
 from tidemill.config import BrokerConfig, Source
 from tidemill.storage.manager import LogManager

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-STOP_TIMEOUT_S = 60
-
+from tidemill.testing.running import OwnProcess
 
 # Below the range from which systems take ports for outgoing connections: a client that keeps
 # trying to reach a broker that was killed must not get the broker's own port for its end.
@@ -41,7 +38,7 @@ def free_port() -> int:
     raise RuntimeError(f"no free port in {_PORTS}")
 
 
-class BrokerProcess:
+class BrokerProcess(OwnProcess):
     """`tidemill up` on a free port of 127.0.0.1; ended by its own id, its data left in place."""
 
     def __init__(
@@ -56,21 +53,10 @@ class BrokerProcess:
         self.settings = dict(settings or {})
         self.port = port if port is not None else free_port()
         self._environment = {**os.environ, **(environment or {})}
-        self._process: subprocess.Popen[str] | None = None
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise RuntimeError("the broker was not started")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     @property
     def log_path(self) -> Path:
@@ -97,38 +83,3 @@ class BrokerProcess:
         raise RuntimeError(
             f"the broker ended with {code} before it was ready: {self.log_path.read_text()[-2000:]}"
         )
-
-    def stop(self) -> int:
-        """Stop cleanly with SIGTERM and return the exit code."""
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> int:
-        """SIGKILL: the process gets no chance to flush or to say goodbye."""
-        return self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> int:
-        if self._process is None:
-            return 0
-        process, self._process = self._process, None
-        if process.poll() is None:
-            process.send_signal(how)
-        try:
-            return process.wait(timeout=STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-        finally:
-            if process.stdout is not None:
-                process.stdout.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from tidemill.testing.process import free_port
 from tidemill.testing.proxy import HOST, Link, Way
+from tidemill.testing.running import Running
 
 ANSWER_TIMEOUT_S = 30
 LINKS_MAX = 256
@@ -126,7 +126,7 @@ class LinkControl:
         return self._proxy.call(name, self._number, options)
 
 
-class _Proxy:
+class _Proxy(Running):
     """What the thread and the process have in common."""
 
     def link(self, port: int, host: str = HOST) -> LinkControl:
@@ -136,23 +136,6 @@ class _Proxy:
 
     def call(self, name: str, link: int, options: dict[str, Any]) -> Any:
         raise NotImplementedError
-
-    def start(self) -> Self:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 class ProxyThread(_Proxy):

@@ -15,19 +15,17 @@ import functools
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tidemill.testing.process import free_port
+from tidemill.testing.running import OwnProcess, Running
 
 READY_TIMEOUT_S: Final = 60
-STOP_TIMEOUT_S: Final = 20
 PROBE_TIMEOUT_S: Final = 2
 TICK_MS: Final = 200
 """ZooKeeper counts in ticks: sessions are looked at once per tick, and last at least two."""
@@ -73,7 +71,7 @@ def _class_path() -> str:
     return os.pathsep.join(jars)
 
 
-class ZooKeeperServer:
+class ZooKeeperServer(OwnProcess):
     """One server process; its data stay in `folder` between `kill` and `start`.
 
     `members` are the lines that name the servers of an ensemble, none for a server of its own.
@@ -93,21 +91,10 @@ class ZooKeeperServer:
         self.port = port if port is not None else free_port()
         self._members = tuple(members)
         self._tick_ms = tick_ms
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise RuntimeError("the ZooKeeper server was not started")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     @property
     def log_path(self) -> Path:
@@ -151,34 +138,6 @@ class ZooKeeperServer:
                 return line.removeprefix("Mode: ")
         return ""
 
-    def stop(self) -> None:
-        """End the process with SIGTERM."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the process with SIGKILL, as a crash would."""
-        self._end(signal.SIGKILL)
-
-    def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(how)
-            process.send_signal(signal.SIGCONT)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
     def _configure(self) -> Path:
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -199,23 +158,8 @@ class ZooKeeperServer:
         path.write_text("\n".join(settings) + "\n")
         return path
 
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-
-class ZooKeeperEnsemble:
+class ZooKeeperEnsemble(Running):
     """Several servers that agree by majority."""
 
     def __init__(self, folder: Path | str, *, servers: int = 3, tick_ms: int = TICK_MS) -> None:
@@ -251,18 +195,3 @@ class ZooKeeperEnsemble:
     def stop(self) -> None:
         for server in self.servers:
             server.stop()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
