@@ -79,7 +79,8 @@ class Life:
         return f"{self.counter:06d}".encode().ljust(size, b".")
 
     def put(self, *payload: bytes, **producer: int | bool) -> None:
-        data = batch(*payload, timestamp=self.clock.now_ms(), **producer)  # type: ignore[arg-type]
+        timestamp = self.clock.now_ms() - self.random.choice((0, 0, 7_000, 20_000))
+        data = batch(*payload, timestamp=timestamp, **producer)  # type: ignore[arg-type]
         before = self.log.log_end_offset
         for index, value in enumerate(payload):
             self.written[before + index] = value
@@ -205,6 +206,8 @@ def check_consistent(disk: CrashDisk, log: Log) -> None:
             positions[position] = header
             expected = header.next_offset
         assert segment.size == disk.size(segment.log_path)
+        times = [header.max_timestamp for header in positions.values()]
+        assert segment.largest_timestamp().timestamp == max(times, default=-1)
         for offset in range(segment.base_offset, expected):
             header = positions[segment.locate(offset, disk.pread)]
             assert header.base_offset <= offset <= header.last_offset

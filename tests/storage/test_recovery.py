@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, values
 
 from tidemill.storage.checkpoint import LEADER_EPOCHS, parse_epochs
+from tidemill.storage.index import TIME_ENTRY_BYTES
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
@@ -179,6 +180,33 @@ def test_a_damaged_epoch_checkpoint_is_read_from_the_batches(
     disk.write_at(path, 0, (damaged,))
     assert reopen(disk).leader_epochs.entries == expected
     assert parse_epochs(disk.read_file(path)) == expected, "and the file is whole again"
+
+
+@pytest.mark.parametrize("entries_left", [0, 1, 2, None])
+def test_a_time_index_that_is_behind_the_other_hides_no_time(entries_left: int | None) -> None:
+    """Rule E4: neither is flushed while its segment grows, so a power cut may leave one of the two.
+
+    Retention goes by these times: a record must not go because a later one is older.
+    """
+    disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
+    manager = manager_on(disk, config=config)
+    log = manager.create(TP, TOPIC_ID, config)
+    times = [500, 600, 400, 900, 700, 300, 1000, 200, *[100] * 30]
+    for timestamp in times:
+        log.append_as_leader(batch(b"v" * 60, timestamp=timestamp), leader_epoch=0)
+    save = log.begin_save()
+    log.flush()
+    save()
+    manager.write_checkpoints({})
+    if entries_left is not None:
+        disk.truncate(log.segments[0].time_index.path, entries_left * TIME_ENTRY_BYTES)
+    disk.restart()
+    log = manager_on(disk, config=config).logs[TP]
+    assert log.segments[0].retention_timestamp() == 1000
+    for wanted in range(100, 1001, 100):
+        found = log.offset_for_timestamp(wanted)
+        assert found is not None
+        assert found.offset == next(i for i, time in enumerate(times) if time >= wanted)
 
 
 def test_an_index_that_lies_is_only_a_slow_index() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 
 from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.storage import lookup, retention
@@ -175,11 +176,8 @@ class Log(CheckedLog, ReplaceableLog):
         # Now, and not with the cut: of the two, a crash must not keep the cut alone, and then find
         # a hole between this segment and the next.
         self._files.fsync_dir(self.directory)
-        try:
+        with suppress(WireError):  # It is cut; only the look for the latest time met damage.
             active.truncate(position, end_offset)
-        except WireError:
-            # It is cut; only the look for the latest time met damage. The time index has it, too.
-            active.max_timestamp = None
         self._end_at(end_offset, min(self.log_start_offset, end_offset))
         rebuild_producers(
             self._files,

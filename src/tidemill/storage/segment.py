@@ -363,8 +363,10 @@ class Segment:
         self.size = position
         self._bytes_since_index = 0
         self._recent = _RecentBatches(self.base_offset)
-        self.cuts += 1  # Once more: a thread may have begun to read in between.
-        self.reload_timestamps()
+        try:
+            self.reload_timestamps()
+        finally:
+            self.cuts += 1  # Once more: a thread may have begun to read in between.
 
     def _note_cut(self, position: int) -> None:
         """Before anything is cut: a thread that has read something asks for these afterwards."""
@@ -383,10 +385,12 @@ class Segment:
         largest = last.timestamp if last else -1
         at = self.base_offset + (last.offset if last else 0)
         start = min(self.offset_index.floor(at - self.base_offset), self.size)
-        for _, header in walk_headers(self._files.pread, self.log_path, start, self.size):
-            if header.max_timestamp > largest:
-                largest, at = header.max_timestamp, header.last_offset
-        self.max_timestamp, self.max_timestamp_offset = largest, at
+        try:
+            for _, header in walk_headers(self._files.pread, self.log_path, start, self.size):
+                if header.max_timestamp > largest:
+                    largest, at = header.max_timestamp, header.last_offset
+        finally:
+            self.max_timestamp, self.max_timestamp_offset = largest, at
         if not self.size:
             self.first_timestamp = None
 
@@ -397,12 +401,14 @@ class Segment:
         self._bytes_since_index = 0
 
     def reset_end(self, position: int) -> None:
-        """Begin a scan at `position`: what lies before it is known from the indexes."""
+        """Begin a scan at `position`: what lies before it is known from the indexes.
+
+        The time index may know less of it than the other, since a crash keeps any part of a file.
+        """
         self.size = position
-        last = self.time_index.last()
-        self.max_timestamp = last.timestamp if last else -1
-        self.max_timestamp_offset = self.base_offset + (last.offset if last else 0)
         self._recent = _RecentBatches(self.base_offset)
+        with suppress(WireError):  # Damaged bytes are for those who read them.
+            self.reload_timestamps()
 
     @property
     def checksums_path(self) -> str:
