@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from tidemill.storage.checkpoint import format_offsets
+from tidemill.storage.checkpoint import format_offsets, read_offsets
 from tidemill.storage.files import Files, replace_file
 from tidemill.types import TopicPartition
 
@@ -37,6 +37,20 @@ class CheckpointWriter:
         self._captured += 1
         number = self._captured
         return lambda: self._write(number, files)
+
+    def read(self, *names: str) -> list[dict[TopicPartition, int]]:
+        """What these files say now; before the first of them is written."""
+        found = {name: read_offsets(self._files, self._directory, name) for name in names}
+        self._on_disk |= {name: dict(offsets) for name, offsets in found.items() if offsets}
+        return list(found.values())
+
+    def mentions(self, topic_partition: TopicPartition) -> bool:
+        """Whether a file has an offset of this partition."""
+        return any(topic_partition in offsets for offsets in self._on_disk.values())
+
+    def on_disk(self, name: str) -> Offsets:
+        """What the file says, as far as it was written here."""
+        return self._on_disk.get(name, {})
 
     def _write(self, number: int, files: Mapping[str, Offsets]) -> None:
         with self._lock:

@@ -4,7 +4,8 @@ Entries grow strictly in epoch and in start offset (rule D1). They come from ele
 epoch in each appended batch. A new entry is on disk before anything is appended under it (rule A7);
 what a truncation removed is written down later, because loading truncates again. Threads that flush
 write the file, too: each picture of the entries has a number and a temporary file of its own, and
-one that is older than what is on disk does not take its place any more.
+one that is older than what is on disk does not take its place any more. Nor does one of a log that
+is closed: its directory may be another's by now (rule A11).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 
 from tidemill.storage.checkpoint import (
     LEADER_EPOCHS,
@@ -24,16 +25,19 @@ from tidemill.storage.files import Files, read_if_there
 
 UNDEFINED = -1
 
+_numbers = count(1)
+"""Of all pictures of all logs: two that share a directory's name must not share a file's."""
+
 
 class LeaderEpochCache:
     """Ordered (epoch, start offset) pairs of one log, backed by `leader-epoch-checkpoint`."""
 
     __slots__ = (
         "_aside",
-        "_captured",
         "_directory",
         "_epochs",
         "_files",
+        "_is_closed",
         "_lock",
         "_starts",
         "_written",
@@ -47,7 +51,8 @@ class LeaderEpochCache:
         self._starts: list[int] = []
         self.latest = UNDEFINED
         self._lock = threading.Lock()
-        self._captured = self._written = self._aside = 0
+        self._written = self._aside = 0
+        self._is_closed = False
 
     def load(self) -> None:
         """Read the checkpoint; a damaged one counts as empty, and recovery asks the batches."""
@@ -87,11 +92,17 @@ class LeaderEpochCache:
 
     def prepare_persist(self) -> Callable[[], None]:
         """The work of writing the entries as they are now; the result may run in any thread."""
-        self._captured += 1
-        number, data = self._captured, format_epochs(self.entries)
+        number, data = next(_numbers), format_epochs(self.entries)
         return lambda: self._write(number, data)
 
+    def close(self) -> None:
+        """Write nothing any more: the log has let go of its directory."""
+        with self._lock:
+            self._is_closed = True
+
     def _write(self, number: int, data: bytes) -> None:
+        if self._is_closed:
+            return
         path = self._temporary(number)
         self._files.unlink(path)
         self._files.write_at(path, 0, (data,))
@@ -104,7 +115,7 @@ class LeaderEpochCache:
         """Put the temporary file in its place, unless a younger one is there already."""
         path = self._temporary(number)
         with self._lock:
-            if number < self._written:
+            if number < self._written or self._is_closed:
                 self._files.unlink(path)
                 return
             self._files.replace(path, f"{self._directory}/{LEADER_EPOCHS}")
@@ -115,8 +126,7 @@ class LeaderEpochCache:
 
     def write_aside(self) -> None:
         """First half of `persist` for many logs at once: the new file, not yet in its place."""
-        self._captured += 1
-        self._aside = self._captured
+        self._aside = next(_numbers)
         path = self._temporary(self._aside)
         self._files.unlink(path)
         self._files.write_at(path, 0, (format_epochs(self.entries),))

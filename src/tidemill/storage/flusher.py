@@ -36,6 +36,7 @@ class FlushJob:
     """What has to reach the disk so that a log is durable below `target`; made on the loop."""
 
     __slots__ = (
+        "_check_online",
         "_data_paths",
         "_directories",
         "_files",
@@ -54,10 +55,12 @@ class FlushJob:
         write_epochs: Callable[[], None] | None,
         *,
         target: int,
+        check_online: Callable[[], None],
     ) -> None:
         """`directories` are the log's own and, while that is new, the one it lies in.
 
         `write_epochs` does nothing any more once a truncation has written the file (rule D8).
+        `check_online` raises once a flush has failed in this directory: another might succeed.
         """
         self._files = files
         self._directories = directories
@@ -65,6 +68,7 @@ class FlushJob:
         self._write_epochs = write_epochs
         self.segments = segments
         self._data_paths = [(one, path) for one in segments for path in one.take_sync_paths()]
+        self._check_online = check_online
         self.target = target
         """Lowered by a truncation that happens while the flush is under way."""
 
@@ -74,6 +78,7 @@ class FlushJob:
         Files may go while this runs: the loop deletes old segments and whole topics meanwhile.
         What is gone needs no flush, and is no fault of the disk.
         """
+        self._check_online()
         try:
             self._run()
         except FileMissingError:
@@ -107,6 +112,11 @@ class FlushJob:
     def has_epochs(self) -> bool:
         """Whether leader epochs are among what it writes."""
         return self._write_epochs is not None
+
+    @property
+    def all_paths(self) -> list[str]:
+        """Every file that it is to flush."""
+        return [path for _, path in self._data_paths] + self.paths
 
     def give_back(self) -> None:
         """It failed without harm: its segments have to be flushed by the next one."""

@@ -168,9 +168,13 @@ class Log(CheckedLog, ReplaceableLog):
         position, end_offset = self._place_of_cut(self._segments[kept - 1], offset)
         if kept < len(self._segments):
             self._lower_recovery_point(end_offset)
-            dropped = self._segments[kept:]
-            del self._segments[kept:], self._bases[kept:]
-            self._remove_segments(dropped)
+        self._unbroken(lambda: self._cut(kept, position, end_offset))
+
+    def _cut(self, kept: int, position: int, end_offset: int) -> None:
+        """Keep so many segments, and the last of them up to a position."""
+        dropped = self._segments[kept:]
+        del self._segments[kept:], self._bases[kept:]
+        self._remove_segments(dropped)
         active = self._active
         active.drop_checksums()
         # Now, and not with the cut: of the two, a crash must not keep the cut alone, and then find
@@ -241,6 +245,9 @@ class Log(CheckedLog, ReplaceableLog):
     def _start_over(self, offset: int) -> None:
         self._drop_swap()
         self._lower_recovery_point(min(offset, self._bases[0]))
+        self._unbroken(lambda: self._begin_anew(offset))
+
+    def _begin_anew(self, offset: int) -> None:
         self._remove_segments(self._segments)
         self._forget_snapshots(set(self._snapshots))
         # What is gone must not come back beside the new segment.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.invariant import invariant
-from tidemill.storage.disk_errors import DiskError, DiskFailedError
+from tidemill.storage.disk_errors import DiskError
 from tidemill.storage.files import Buffer
 from tidemill.storage.log_durable import DurableLog
 from tidemill.storage.producer_state import BatchMeta
@@ -187,15 +187,9 @@ class AppendableLog(DurableLog):
     ) -> None:
         """Bring indexes, producers and the log's end up to what was just written.
 
-        `base_offset` is None for batches that carry their own offsets. A failure in the middle
-        leaves memory and file apart, so it takes the directory offline whatever it was.
+        `base_offset` is None for batches that carry their own offsets.
         """
-        try:
-            self._note_all(view, headers, base_offset)
-        except DiskError as error:
-            torn = DiskFailedError(f"{self.directory}: half an append was noted: {error.message}")
-            self.dir.fail(torn)
-            raise torn from error
+        self._unbroken(lambda: self._note_all(view, headers, base_offset))
 
     def _note_all(
         self, view: memoryview, headers: Sequence[BatchHeader], base_offset: int | None

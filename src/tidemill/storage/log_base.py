@@ -16,7 +16,7 @@ from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage import recovery
 from tidemill.storage.checkpoint import PARTITION_METADATA
 from tidemill.storage.damage import Damage
-from tidemill.storage.disk_errors import DiskError
+from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.epochs import LeaderEpochCache
 from tidemill.storage.files import Files
 from tidemill.storage.flusher import FlushJob
@@ -158,6 +158,18 @@ class LogBase:
             self.dir.fail(error)
             raise
 
+    def _unbroken(self, work: Callable[[], None]) -> None:
+        """Run what must not stop half way: memory and files would no longer agree.
+
+        So whatever stops it takes the directory offline; the next start goes by the files.
+        """
+        try:
+            work()
+        except DiskError as error:
+            torn = DiskFailedError(f"{self.directory} was left half changed: {error.message}")
+            self.dir.fail(torn)
+            raise torn from error
+
     # Rolling
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
@@ -201,7 +213,12 @@ class LogBase:
         segment = Segment(
             self._files, self.directory, offset, size=-1, created_ms=self._clock.now_ms()
         )
-        segment.create()
+        try:
+            segment.create()
+        except DiskError:
+            # The old one may go on growing: no start must find its successor there already.
+            self._files.unlink(segment.log_path)
+            raise
         if self.config.preallocate:
             # What the old segment did not use goes back, and the new one gets all it may need.
             self._files.truncate(self._active.log_path, self._active.size)

@@ -25,15 +25,30 @@ class DurableLog(LogBase):
     def prepare_flush(self) -> FlushJob:
         """What a flush has to do to make everything up to the present end durable."""
         segments = [] if self.is_closed else self._unflushed_segments()
-        paths, self._unsynced_paths = self._unsynced_paths, []
+        paths, self._unsynced_paths = self._unsynced_paths + self._paths_under_way(), []
         directories = [self.directory, self.dir.path] if self._is_new else [self.directory]
-        write_epochs = self.leader_epochs.prepare_persist() if self._epochs_pending else None
+        writes_epochs = self._epochs_pending or self._epochs_under_way
+        write_epochs = self.leader_epochs.prepare_persist() if writes_epochs else None
         self._epochs_pending = False
         job = FlushJob(
-            self._files, directories, segments, paths, write_epochs, target=self.log_end_offset
+            self._files,
+            directories,
+            segments,
+            paths,
+            write_epochs,
+            target=self.log_end_offset,
+            check_online=self.dir.check_online,
         )
         self._flush_jobs.append(job)
         return job
+
+    def _paths_under_way(self) -> list[str]:
+        """What another flush is yet to make durable: nobody else may rely on it before."""
+        return [path for job in self._flush_jobs for path in job.all_paths]
+
+    @property
+    def _epochs_under_way(self) -> bool:
+        return any(job.has_epochs for job in self._flush_jobs)
 
     def _unflushed_segments(self) -> list[Segment]:
         slot = max(0, bisect_right(self._bases, self.flushed_offset) - 1)
@@ -119,6 +134,7 @@ class DurableLog(LogBase):
             self.flushed_offset == self.log_end_offset
             and self._is_saved
             and not self._unsynced_paths
+            and not self._flush_jobs
             and not self.epochs_dirty
             and not self._epochs_pending
             and self._active.is_quick_to_open
@@ -153,8 +169,10 @@ class DurableLog(LogBase):
         if self.flushed_offset < self.log_end_offset or not self._active.name_is_durable:
             for segment in self._unflushed_segments():
                 unsynced.paths += segment.take_sync_paths()
-        unsynced.paths += self._unsynced_paths
-        unsynced.epochs_changed = self._epochs_pending or self.epochs_dirty
+        unsynced.paths += self._unsynced_paths + self._paths_under_way()
+        unsynced.epochs_changed = (
+            self._epochs_pending or self.epochs_dirty or self._epochs_under_way
+        )
         unsynced.names_changed = bool(unsynced.paths)
 
     def _save_producers(self) -> None:
@@ -165,6 +183,7 @@ class DurableLog(LogBase):
     def abandon(self) -> None:
         """Let go of the files without writing anything: the partition is deleted or lost."""
         self.is_closed = True
+        self.leader_epochs.close()
         for segment in [*self._segments, *(segment for _, segment in self.doomed)]:
             segment.forsake()
             segment.close()

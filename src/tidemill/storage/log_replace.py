@@ -63,7 +63,7 @@ class ReplaceableLog(AppendableLog):
         swap, self._swap = self._swap, None
         if swap is None or self.is_closed or self.dir.is_offline:
             return False
-        self._guarded(lambda: self._replace(swap))
+        self._unbroken(lambda: self._replace(swap))
         return True
 
     def abandon_swap(self) -> None:

@@ -85,17 +85,8 @@ class LogManager(LogUpkeep):
                 f"{path} is in use by another process; stop it, or choose another log directory"
             )
         check_identity(self._files, self._random, place, self._cluster_id, self._node_id)
-        place.checkpoints = CheckpointWriter(self._files, path)
         broker_epoch = checkpoint.take_clean_shutdown(self._files, path)
-        place.recovery_points = checkpoint.read_offsets(
-            self._files, path, checkpoint.RECOVERY_POINTS
-        )
-        place.log_starts = checkpoint.read_offsets(self._files, path, checkpoint.LOG_STARTS)
-        place.cleaned = checkpoint.read_offsets(self._files, path, checkpoint.CLEANER_OFFSETS)
-        place.cleaner_checkpoint = CheckpointWriter(self._files, path)
-        self._high_watermarks |= checkpoint.read_offsets(
-            self._files, path, checkpoint.HIGH_WATERMARKS
-        )
+        self._read_checkpoints(place)
         unsynced = [
             self._open_name(place, name, was_clean=broker_epoch is not None)
             for name in sorted(self._files.listdir(path))
@@ -103,7 +94,33 @@ class LogManager(LogUpkeep):
         sync_logs(self._files, path, [one for one in unsynced if one is not None])
         if broker_epoch is None:
             self._write_recovery_points(place)
+        self._bound_cleaned(place)
         return broker_epoch
+
+    def _read_checkpoints(self, place: Place) -> None:
+        path = place.dir.path
+        place.checkpoints = CheckpointWriter(self._files, path)
+        found = place.checkpoints.read(
+            checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS, checkpoint.HIGH_WATERMARKS
+        )
+        place.recovery_points, place.log_starts, high_watermarks = found
+        self._high_watermarks |= high_watermarks
+        place.cleaner_checkpoint = CheckpointWriter(self._files, path)
+        (place.cleaned,) = place.cleaner_checkpoint.read(checkpoint.CLEANER_OFFSETS)
+
+    def _bound_cleaned(self, place: Place) -> None:
+        """What a cut took away is not clean, although a crash kept the cleaner from noting it.
+
+        Appends would reach that offset again, and nobody would compact what they wrote.
+        """
+        beyond = {
+            topic_partition: self.logs[topic_partition].log_end_offset
+            for topic_partition, offset in place.cleaned.items()
+            if topic_partition in self.logs and offset > self.logs[topic_partition].log_end_offset
+        }
+        if beyond:
+            place.cleaned |= beyond
+            self._cleaner_checkpoint(place)()
 
     def _open_name(self, place: Place, name: str, *, was_clean: bool) -> Unsynced | None:
         """Open the log that a directory of this name holds, if it does hold one."""
@@ -143,9 +160,10 @@ class LogManager(LogUpkeep):
         *,
         was_clean: bool,
         is_copy: bool = False,
+        config: LogConfig | None = None,
     ) -> recovery.Loaded:
         """Open the files; nothing is noted of a copy, so all of it is looked at."""
-        config = self._config_for(topic_partition)
+        config = config or self._config_for(topic_partition)
         options = recovery.OpenOptions(
             was_clean=was_clean,
             recovery_point=0 if is_copy else place.recovery_points.get(topic_partition, 0),
@@ -208,18 +226,12 @@ class LogManager(LogUpkeep):
     def _create_in(
         self, place: Place, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
     ) -> Log:
+        place.dir.check_online()
         place.dir.charge(0)
-        if place.recovery_points.pop(topic_partition, 0) or place.log_starts.pop(
-            topic_partition, 0
-        ):
-            # A deleted topic of the same name left its offsets: they must not be believed again.
-            self._write_recovery_points(place)
-        if place.cleaned.pop(topic_partition, 0):
-            self._cleaner_checkpoint(place)()
-        self._high_watermarks.pop(topic_partition, None)
+        self._forget_offsets(place, topic_partition)
         directory = f"{place.dir.path}/{topic_partition}"
         if self._files.exists(directory):
-            loaded = self._claim(place, topic_partition, topic_id, directory)
+            loaded = self._claim(place, topic_partition, topic_id, directory, config)
         else:
             loaded = self._make(place, topic_partition, topic_id, directory)
         log = self._log_of(place, topic_partition, directory, loaded)
@@ -228,6 +240,17 @@ class LogManager(LogUpkeep):
         log.mark_new()
         self._adopt(place, log)
         return log
+
+    def _forget_offsets(self, place: Place, topic_partition: TopicPartition) -> None:
+        """A deleted topic of the same name left its offsets: they must not be believed again."""
+        assert place.checkpoints is not None  # The directory was opened.
+        was_captured = topic_partition in place.recovery_points
+        for known in (place.recovery_points, place.log_starts, self._high_watermarks):
+            known.pop(topic_partition, None)
+        if was_captured or place.checkpoints.mentions(topic_partition):
+            self._write_recovery_points(place)
+        if place.cleaned.pop(topic_partition, 0):
+            self._cleaner_checkpoint(place)()
 
     def _make(
         self, place: Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
@@ -243,7 +266,12 @@ class LogManager(LogUpkeep):
             raise
 
     def _claim(
-        self, place: Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
+        self,
+        place: Place,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        directory: str,
+        config: LogConfig,
     ) -> recovery.Loaded:
         """Take a directory whose identity a crash took away, but not somebody else's."""
         strange = [name for name in self._files.listdir(directory) if not recovery.is_ours(name)]
@@ -253,7 +281,7 @@ class LogManager(LogUpkeep):
                 f"{directory} holds files that are not a log's ({strange[0]!r}); move it away",
             )
         try:
-            loaded = self._load(place, topic_partition, directory, was_clean=False)
+            loaded = self._load(place, topic_partition, directory, was_clean=False, config=config)
         except LegacyLogError as error:
             self.failed[topic_partition] = error
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -390,6 +418,7 @@ class LogManager(LogUpkeep):
         self._files.fsync_dir(log.dir.path)
         place.recovery_points[topic_partition] = future.log_end_offset
         place.log_starts[topic_partition] = future.log_start_offset
+        place.cleaned.pop(topic_partition, None)  # It may have been here before, and other.
         self._open_moved(place, str(topic_partition))
         self._high_watermarks[topic_partition] = high_watermark
         self._write_recovery_points(place)

@@ -176,7 +176,11 @@ class ManagedLogs:
     def prepare_recovery_point(self, log: Log, offset: int) -> Callable[[], None] | None:
         """The work of noting that the log is durable up to `offset`; None if that is known."""
         place = self._places[log.dir.path]
-        if place.recovery_points.get(log.topic_partition, 0) >= offset or not place.checkpoints:
+        if place.checkpoints is None:
+            return None
+        # Not what was captured last: that may not have been written yet, or not at all.
+        noted = place.checkpoints.on_disk(checkpoint.RECOVERY_POINTS)
+        if noted.get(log.topic_partition, 0) >= offset:
             return None
         return place.checkpoints.prepare(self._checkpoint_offsets(place))
 

@@ -68,14 +68,22 @@ class LogUpkeep(ManagedLogs):
                 segments += log.take_doomed(now_ms)
         dirs = [path for due_ms, path in self._doomed_dirs if due_ms <= now_ms]
         self._doomed_dirs = [(due, path) for due, path in self._doomed_dirs if due > now_ms]
-        if segments or dirs:
+        if not segments and not dirs:
+            return
+        try:
             self._executor.submit(lambda: self._remove_files(segments, dirs), _ignore)
+        except RuntimeError:
+            # No thread can be started now. Segments wait for the next start, directories need not.
+            self._doomed_dirs += [(now_ms, path) for path in dirs]
 
     def _remove_files(self, segments: list[Segment], dirs: list[str]) -> None:
+        """What cannot be removed is tried again after the next start; the rest goes."""
         for segment in segments:
-            segment.delete_files()
+            with suppress(DiskError):
+                segment.delete_files()
         for path in dirs:
-            self._remove_dir(path)
+            with suppress(DiskError):
+                self._remove_dir(path)
 
     def _remove_dir(self, path: str) -> None:
         for name in self._files.listdir(path):
@@ -132,4 +140,4 @@ class LogUpkeep(ManagedLogs):
 
 
 def _ignore(_: object, error: BaseException | None) -> None:
-    """A file that could not be removed is tried again after the next start."""
+    """Whatever went wrong, nobody waits for it."""

@@ -1,0 +1,309 @@
+"""Failures in the middle of things: what is left of a roll, a cut, a swap, a flush, a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.storage.cleaning import COMPACTED, Cleaning, key
+from tests.storage.helpers import DIR, TOPIC_ID, TP, StepExecutor, batch, manager_on, values
+
+from tidemill.executor import Then
+from tidemill.storage import checkpoint
+from tidemill.storage.checkpoint import LEADER_EPOCHS
+from tidemill.storage.disk_errors import (
+    DirOfflineError,
+    DiskError,
+    DiskFailedError,
+    DiskFullError,
+)
+from tidemill.storage.log import Log
+from tidemill.storage.log_config import LogConfig
+from tidemill.testing.disk import CrashDisk
+from tidemill.wire.control import ControlType, build_marker
+
+
+class FullDisk(CrashDisk):
+    """Has no room for the operations that a test names, from a certain one on."""
+
+    refuses: Callable[[str, str], bool] = staticmethod(lambda operation, path: False)
+
+    def _refuse(self, operation: str, path: str) -> None:
+        if self.refuses(operation, path):
+            raise DiskFullError(f"No space left for {operation} of {path}")
+
+    def replace(self, source: str, target: str) -> None:
+        self._refuse("replace", target)
+        super().replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._refuse("unlink", path)
+        super().unlink(path)
+
+    def write_at(self, path: str, position: int, parts: object) -> None:
+        self._refuse("write", path)
+        super().write_at(path, position, parts)  # type: ignore[arg-type]
+
+
+def append(log: Log, count: int, *, leader_epoch: int = 0, size: int = 60) -> None:
+    for _ in range(count):
+        log.append_as_leader(batch(b"v" * size), leader_epoch=leader_epoch)
+
+
+def lose_power(disk: CrashDisk) -> None:
+    """The worst case: nothing is there that was not flushed."""
+    disk.random.choice = lambda options: options[0]  # type: ignore[assignment,method-assign]
+    disk.random.random = lambda: 1.0  # type: ignore[method-assign]
+    disk.power_on()
+
+
+class TestRoll:
+    def test_a_roll_that_fails_half_way_leaves_no_segment_behind(self) -> None:
+        """Rule E8: smaller batches go on in the old segment, and no start takes it for closed."""
+        disk, config = FullDisk(), LogConfig(segment_bytes=1000)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        append(log, 5)
+        disk.refuses = lambda operation, path: operation == "unlink" and path.endswith(".index")
+        with pytest.raises(DiskFullError):
+            append(log, 1, size=700)
+        disk.refuses = lambda operation, path: False
+        append(log, 2)
+        manager.shutdown({TP: 7})
+        log = manager_on(disk, config=config).logs[TP]
+        assert len(values(log)) == log.log_end_offset == 7
+
+
+class TestCut:
+    def test_a_cut_that_fails_half_way_is_not_gone_on_with(self) -> None:
+        """Rules D8 and E1: memory and files are apart, so nothing may be built on it."""
+        disk = FullDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 5)
+        append(log, 5, leader_epoch=1)
+        log.flush()
+        disk.refuses = lambda operation, path: LEADER_EPOCHS in path
+        with pytest.raises(DiskError):
+            log.truncate_to(5)
+        disk.refuses = lambda operation, path: False
+        with pytest.raises(DiskError, match="offline"):
+            append(log, 5, leader_epoch=0)
+        assert manager.offline_dirs == [DIR]
+
+    def test_a_cut_that_cannot_even_begin_harms_nothing(self) -> None:
+        """The recovery point is lowered first, and there is no room for that."""
+        disk, config = FullDisk(), LogConfig(segment_bytes=400)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        append(log, 10)
+        log.flush()
+        manager.write_checkpoints({TP: 10})
+        disk.refuses = lambda operation, path: checkpoint.RECOVERY_POINTS in path
+        with pytest.raises(DiskFullError):
+            log.truncate_to(2)
+        disk.refuses = lambda operation, path: False
+        assert len(values(log)) == 10
+        assert log.truncate_to(2)
+        assert len(values(log)) == 2
+
+
+class TestSwap:
+    @pytest.mark.parametrize("rename", range(8))
+    def test_a_swap_that_fails_half_way_loses_nothing(self, rename: int) -> None:
+        """Rule I5: the old files have given up their names, and the new ones do not have theirs."""
+        disk = FullDisk()
+        cleaning = Cleaning(disk=disk)
+        for number in range(60):
+            cleaning.put((key(number // 2), b"v" * 60))
+        cleaning.settle()
+        names: list[str] = []
+
+        def refuses(operation: str, path: str) -> bool:
+            is_decided = any(name.endswith(".log.swap") for name in cleaning.names())
+            if operation == "replace" and is_decided:
+                names.append(path)
+            return operation == "replace" and is_decided and len(names) > rename
+
+        disk.refuses = refuses
+        cleaning.clean()
+        assert len(names) > rename
+        disk.refuses = lambda operation, path: False
+        disk.restart()
+        cleaning.boot()
+        assert {found for _, found, _ in cleaning.records()} == {
+            key(number) for number in range(30)
+        }
+        assert cleaning.log.log_end_offset == 60
+
+
+class TestFlush:
+    def test_a_failed_flush_is_not_tried_again_by_those_who_waited(self) -> None:
+        """Rule E1: the device says it once; the next flush succeeds, and the bytes are gone."""
+        disk, step = CrashDisk(), StepExecutor()
+        manager = manager_on(disk, executor=step)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 1)
+        told: list[BaseException | None] = []
+        manager.request_flush(log, told.append)
+        append(log, 1)
+        manager.request_flush(log, told.append)
+        failures = iter([True])
+        disk.fails_sync = lambda path: path.endswith(".log") and next(failures, False)
+        step.run_all()
+        assert [isinstance(error, DiskError) for error in told] == [True, True]
+        assert log.flushed_offset == 0
+
+    @pytest.mark.parametrize("ending", ["shutdown", "truncate"])
+    def test_what_a_flush_under_way_was_to_flush_is_not_forgotten(self, ending: str) -> None:
+        """Rules E5 and H10: somebody else says that all is durable before it is done."""
+        disk, step = CrashDisk(), StepExecutor()
+        manager = manager_on(disk, executor=step)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        log.flush()
+        records = batch(b"t", producer_id=9, epoch=0, sequence=0, transactional=True)
+        log.append_as_leader(records, leader_epoch=3)
+        marker = build_marker(
+            ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=1, timestamp=5
+        )
+        log.append_as_leader(marker, leader_epoch=3, producer_check=False)
+        append(log, 2, leader_epoch=3)
+        manager.request_flush(log)
+        if ending == "shutdown":
+            manager.shutdown({TP: 4})
+        else:
+            log.truncate_to(3)
+        lose_power(disk)
+        log = manager_on(disk).logs[TP]
+        assert log.log_end_offset == (4 if ending == "shutdown" else 3)
+        assert [aborted[:3] for aborted in log.aborted_transactions(0, 3)] == [(9, 0, 1)]
+        assert log.leader_epochs.entries == [(3, 0)]
+
+    def test_epochs_of_a_deleted_topic_are_not_written_into_the_next_of_its_name(self) -> None:
+        """Rule A11: a flush of the old log was still waiting for its turn."""
+        disk, step = CrashDisk(), StepExecutor()
+        manager = manager_on(disk, executor=step)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 1, leader_epoch=7)
+        manager.request_flush(log)
+        manager.delete(TP)
+        again = manager.create(TP, UUID(int=8), LogConfig())
+        step.run_all()
+        assert not [name for name in disk.listdir(again.directory) if LEADER_EPOCHS in name]
+
+
+class TestDirectories:
+    def test_a_directory_that_failed_is_not_written_again_for_a_new_log(self) -> None:
+        """Rule E1: it holds a directory of the partition's name that does not say whose it is."""
+        disk, dirs = CrashDisk(), ("/one", "/two")
+        manager = manager_on(disk, dirs=dirs)
+        append(manager.create(TP, TOPIC_ID, LogConfig()), 3)
+        manager.shutdown({})
+        disk.unlink(f"/one/{TP}/{checkpoint.PARTITION_METADATA}")
+        manager = manager_on(disk, dirs=dirs)
+        manager.dirs[0].fail(DiskFailedError("broken"))
+        before = disk.steps
+        with pytest.raises(DirOfflineError):
+            manager.create(TP, TOPIC_ID, LogConfig())
+        assert disk.steps == before
+
+    def test_a_compacted_log_without_identity_is_claimed_with_its_gaps(self) -> None:
+        """Rules E4 and I5: at start nobody knew the topic, so its policy is news."""
+        cleaning = Cleaning()
+        for number in range(60):
+            cleaning.put((key(number // 30), b"v" * 60))
+        cleaning.settle()
+        assert cleaning.clean()
+        expected = cleaning.records()
+        assert len(expected) < 30
+        cleaning.manager.shutdown({})
+        cleaning.disk.unlink(f"{cleaning.log.directory}/{checkpoint.PARTITION_METADATA}")
+        cleaning.manager = manager_on(cleaning.disk, config=LogConfig())
+        cleaning.log = cleaning.manager.create(TP, TOPIC_ID, COMPACTED)
+        assert cleaning.records() == expected
+        assert cleaning.log.log_end_offset == 60
+
+    def test_a_file_that_cannot_be_deleted_stops_no_other_from_going(self) -> None:
+        disk, config = FullDisk(), LogConfig(segment_bytes=200, file_delete_delay_ms=0)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        append(log, 6)
+        log.advance_log_start(4)
+        first = log.segments[0]
+        disk.refuses = lambda operation, path: (
+            operation == "unlink" and path == first.log_path and path.endswith(".deleted")
+        )
+        manager.run_retention({TP: 6})
+        manager.remove_doomed()
+        left = [name for name in disk.listdir(log.directory) if name.endswith(".log.deleted")]
+        assert left == [f"{0:020d}.log.deleted"]
+
+    def test_files_wait_for_a_thread_that_can_delete_them(self) -> None:
+        class NoThreads(StepExecutor):
+            has_none = False
+
+            def submit(self, work: Callable[[], Any], then: Then[Any]) -> None:
+                if self.has_none:
+                    raise RuntimeError("can't start new thread")
+                super().submit(work, then)
+
+        disk, executor, config = CrashDisk(), NoThreads(), LogConfig(file_delete_delay_ms=0)
+        manager = manager_on(disk, config=config, executor=executor)
+        manager.create(TP, TOPIC_ID, config)
+        manager.delete(TP)
+        executor.has_none = True
+        manager.remove_doomed()
+        assert [name for name in disk.listdir(DIR) if name.endswith("-delete")]
+        executor.has_none = False
+        manager.remove_doomed()
+        executor.run_all()
+        assert not [name for name in disk.listdir(DIR) if name.endswith("-delete")]
+
+
+class TestCheckpoints:
+    def test_a_recovery_point_that_is_yet_to_be_written_is_not_relied_on(self) -> None:
+        """Rule E5: compaction makes gaps that only a durable recovery point explains."""
+        step = StepExecutor()
+        manager = manager_on(CrashDisk(), executor=step)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 9)
+        log.flush()
+        manager.write_checkpoints({TP: 9})
+        note = manager.prepare_recovery_point(log, 9)
+        assert note is not None
+        note()
+        assert manager.prepare_recovery_point(log, 9) is None
+
+    def test_a_recreated_topic_does_not_inherit_a_high_watermark(self) -> None:
+        """Rule B7: nothing of the old one was flushed, so no other checkpoint names it."""
+        disk, config = CrashDisk(), LogConfig(flush_policy="async")
+        manager = manager_on(disk, config=config)
+        append(manager.create(TP, TOPIC_ID, config), 9)
+        manager.write_checkpoints({TP: 9})
+        manager.delete(TP)
+        manager.create(TP, UUID(int=8), config)
+        noted = checkpoint.read_offsets(disk, DIR, checkpoint.HIGH_WATERMARKS)
+        assert noted.get(TP, 0) == 0
+
+    def test_what_was_compacted_and_then_cut_off_is_not_taken_for_clean(self) -> None:
+        """Rule D8: the crash came between the cut and the cleaner's checkpoint."""
+        disk = CrashDisk()
+        manager = manager_on(disk, config=COMPACTED)
+        log = manager.create(TP, TOPIC_ID, COMPACTED)
+        append(log, 30)
+        log.flush()
+        manager.note_cleaned(log, 20)()
+        log.on_recovery_point_lowered = None  # It does not come to that.
+        log.truncate_to(10)
+        disk.restart()
+        for _ in range(2):
+            manager = manager_on(disk, config=COMPACTED)
+            log = manager.logs[TP]
+            cleaned = manager.cleaned_offset(log)
+            assert cleaned is not None
+            assert cleaned <= 10
+            append(log, 30)
+            log.flush()
+            disk.restart()
