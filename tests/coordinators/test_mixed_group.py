@@ -61,6 +61,23 @@ class Migration:
         self.world.wait(1)
         return answers[0]
 
+    def join_another(self) -> None:
+        """A second classic member, with which the group is stable again."""
+        first, self.member_id = self.member_id, ""
+        subscription = encode_subscription(Subscription(("t",)))
+        request = JoinGroupRequest(
+            group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=20_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
+        )  # fmt: skip
+        second: list[Any] = []
+        info = self.world.info("other", 2)
+        self.world.run(lambda shard: shard.join(request, info, second.append))
+        self.member_id = first
+        self.generation = self.join().generation_id
+        self.sync(encode_assignment([TopicPartition("t", 0)]))
+        assert len(self.group.members) == 2
+
     def sync(self, assignment: bytes = b"") -> Any:
         plan = [SyncGroupRequestAssignment(member_id=self.member_id, assignment=assignment)]
         request = SyncGroupRequest(
@@ -254,10 +271,26 @@ def test_a_policy_that_forbids_it() -> None:
     it = Migration(may_upgrade=False)
     assert it.newer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert it.beat() is ErrorCode.NONE
-    it = Migration(consumer=ConsumerGroupConfig(may_downgrade=False))
+    it = Migration(consumer=ConsumerGroupConfig(classic_max_size=0))
     it.newer()
     it.newer(-1)
     assert it.kind is MixedGroup
+
+
+def test_a_group_that_is_too_large_for_the_other_protocol_stays() -> None:
+    """Rule J6, on the way there and on the way back."""
+    it = Migration(consumer=ConsumerGroupConfig(max_size=1))
+    it.join_another()
+    answer = it.newer()
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "exceeds the consumer group maximum size" in answer.error_message
+    assert it.kind is ClassicGroup
+    it = Migration(consumer=ConsumerGroupConfig(classic_max_size=1))
+    it.join_another()
+    it.newer()
+    it.newer(-1)
+    assert it.kind is MixedGroup
+    assert len(it.group.members) == 2
 
 
 def test_an_empty_classic_group_becomes_one_of_the_newer_protocol() -> None:

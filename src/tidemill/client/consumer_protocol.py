@@ -92,6 +92,14 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
     return flat(message.assigned_partitions)
 
 
+def assignment_user_data(data: bytes) -> bytes:
+    """What the leader's assignor added for the member's own."""
+    if not data:
+        return b""
+    message = decode(ConsumerProtocolAssignment, _version(data), data, _VERSION.size)
+    return bytes(message.user_data or b"")
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitionList]:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):

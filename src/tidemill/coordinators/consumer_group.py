@@ -83,7 +83,10 @@ class ConsumerGroup(ConsumerSteps):
             return
         member = self.known(member_id or "")
         if member_epoch != member.member_epoch:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
+            classic = member.classic is not None
+            raise ApiError(
+                ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH
+            )
 
     def check_delete(self) -> None:
         if self.members:
@@ -172,7 +175,8 @@ class ConsumerGroup(ConsumerSteps):
         holder = self.static_member(instance_id)
         if holder is None:
             return self._newcomer(request), None
-        if not holder.is_away:
+        if holder.classic is None and not holder.is_away:
+            # A classic member does not say so when it goes for a while: it is simply replaced.
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join "

@@ -49,8 +49,8 @@ class ConsumerGroupConfig:
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
     assignment_interval_ms: int = 1_000
-    may_downgrade: bool = True
-    """Whether it may become a classic group again: `group.consumer.migration.policy`."""
+    classic_max_size: int = 2**31 - 1
+    """How many members it may have as a classic group; none if it must not become one again."""
 
     @classmethod
     def of(cls, config: BrokerConfig) -> ConsumerGroupConfig:
@@ -59,14 +59,19 @@ class ConsumerGroupConfig:
         ]
         short = [name.removesuffix("assignor") for name in named]
         policy = config.str("group.consumer.migration.policy").lower()
+        may_downgrade = policy in ("downgrade", "bidirectional")
         return cls(
             session_timeout_ms=config.int("group.consumer.session.timeout.ms"),
             heartbeat_interval_ms=config.int("group.consumer.heartbeat.interval.ms"),
             max_size=config.int("group.consumer.max.size"),
             assignors=tuple(name for name in short if name in ASSIGNORS) or tuple(ASSIGNORS),
             assignment_interval_ms=config.int("group.consumer.assignment.interval.ms"),
-            may_downgrade=policy in ("downgrade", "bidirectional"),
+            classic_max_size=config.int("group.max.size") if may_downgrade else 0,
         )
+
+    def may_downgrade(self, member_count: int) -> bool:
+        """Whether so many may become a classic group again (`group.consumer.migration.policy`)."""
+        return member_count <= self.classic_max_size
 
 
 class ConsumerSteps(ConsumerGroupState):

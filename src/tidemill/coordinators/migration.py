@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from tidemill.client.consumer_protocol import (
     VERSION_MAX,
+    assignment_user_data,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -46,16 +47,27 @@ from tidemill.types import TopicId, TopicPartition
 # The way there.
 
 
-def why_not_upgradable(group: ClassicGroup) -> str | None:
-    """What keeps a classic group from moving: all its members must be consumers that we can read.
+def why_not_upgradable(group: ClassicGroup, members_max: int) -> str | None:
+    """What keeps a classic group from moving: all its members must be consumers that we can read,
+    not too many, and without data that only their assignor understands.
 
-    The words are Kafka's.
+    The words are Kafka's; `members_max` is 0 where no group may move.
     """
+    members = list(group.members.values())
     trouble = None
-    if not group.uses_consumer_protocol:
+    if not members_max:
+        trouble = "online upgrade is disabled"
+    elif not group.uses_consumer_protocol:
         trouble = "the group does not use the consumer embedded protocol"
-    elif not all(_is_readable(group, member) for member in group.members.values()):
+    elif len(members) > members_max:
+        trouble = "the group size exceeds the consumer group maximum size"
+    elif not all(_is_readable(group, member) for member in members):
         trouble = "the embedded consumer protocol is malformed"
+    elif any(assignment_user_data(member.assignment) for member in members):
+        trouble = (
+            "an unsupported custom assignor is in use. Please refer to the documentation or switch"
+            " to a default assignor before re-attempting the upgrade"
+        )
     if trouble is None:
         return None
     return f"Cannot upgrade classic group {group.group_id} to consumer group because {trouble}."

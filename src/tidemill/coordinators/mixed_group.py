@@ -65,7 +65,7 @@ class MixedGroup(ConsumerGroup):
                     return Result()
             return self._join(request, info, subscription, reply)
         except ApiError as error:
-            reply(join_error(error.code, request.member_id))
+            reply(join_error(error.code, UNKNOWN_MEMBER))
             return Result()
 
     def _subscription(self, request: JoinGroupRequest) -> Subscription:
@@ -305,13 +305,17 @@ class MixedGroup(ConsumerGroup):
         """As for any group; when only classic members are left, the group becomes classic."""
         gone = set(member_ids)
         left = [member for key, member in self.members.items() if key not in gone]
-        is_classic = bool(left) and all(member.classic is not None for member in left)
-        if is_classic and self.settings.may_downgrade and common_protocols(left):
+        if left and self.settings.may_downgrade(len(left)) and _can_be_classic(left):
             for member_id in self.members:
                 self.forget_timers(member_id)
             record = downgrade_record(self, left, self.image, self.clock.now_ms())
             return [*self.deletion_records(), record]
         return super().remove_members(gone)
+
+
+def _can_be_classic(members: list[ConsumerMember]) -> bool:
+    all_classic = all(member.classic is not None for member in members)
+    return all_classic and bool(common_protocols(members))
 
 
 def _classic_metadata(request: JoinGroupRequest) -> ClassicMemberMetadata:

@@ -189,9 +189,8 @@ class GroupShard(GroupOffsets):
     def _why_not_upgrade(self, group: ClassicGroup) -> str | None:
         if group.state is ClassicState.EMPTY:
             return None
-        if not self._around.settings.may_upgrade:
-            return f"Group {group.group_id} is not a consumer group."
-        return why_not_upgradable(group)
+        settings = self._around.settings
+        return why_not_upgradable(group, settings.consumer.max_size if settings.may_upgrade else 0)
 
     def _upgrade(
         self, known: ClassicGroup, group: MixedGroup, now_ms: int
