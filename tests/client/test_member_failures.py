@@ -86,7 +86,8 @@ async def test_any_error_in_the_background_loses_everything_and_stays(
         background = consumer._member
         with monkeypatch.context() as patched:
             patched.setattr(background, "_beat", broken)
-            background._changed.set()  # type: ignore[union-attr]
+            if protocol == "consumer":  # A classic member would give all up before it beats.
+                background._changed.set()  # type: ignore[union-attr]
             for _ in range(3):
                 with pytest.raises(RuntimeError, match="a mistake of ours"):
                     await poll_on(consumer)
@@ -154,3 +155,66 @@ async def test_a_leader_survives_a_member_that_it_cannot_understand(
             while not got:
                 got = await consumer.poll(timeout_ms=200)
         assert [record.value for record in got] == [b"late"]
+
+
+async def beating(consumer: Consumer) -> Any:
+    """The classic member behind a consumer, once it has an assignment."""
+    await join(consumer)
+    return consumer._member
+
+
+async def test_who_was_thrown_out_while_he_was_to_give_up_comes_back(tmp_path: Path) -> None:
+    """A rebalance began and the user did not poll until the member had to leave.
+
+    What was lost meanwhile was noticed too late, the next assignment was never taken up, and the
+    member stayed in the group with partitions that nobody read.
+    """
+    async with (
+        broker(tmp_path) as server,
+        member(server, max_poll_interval_ms=1_000) as first,
+        member(server) as second,
+    ):
+        first.subscribe(["t"])
+        busy = await beating(first)
+        second.subscribe(["t"])
+        async with asyncio.timeout(20):
+            while not (busy._work and busy._lost):  # Told to give up, and then that it is out.
+                await second.poll(timeout_ms=20)
+        await second.close()
+        async with connect(server.port) as writer:
+            await produce(writer, "t", batch([b"late"]))
+        records: list[ConsumerRecord] = []
+        async with asyncio.timeout(20):
+            while not records:
+                records += await first.poll(timeout_ms=200)
+        assert len(records) == 1
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_long_poll_counts_as_polling(tmp_path: Path, protocol: str) -> None:
+    """Nobody leaves the group while his user waits in `poll` for more than the interval."""
+    journal = Journal()
+    settings = {"max_poll_interval_ms": 600, "group_protocol": protocol}
+    async with broker(tmp_path) as server, member(server, **settings) as consumer:
+        consumer.subscribe(["t"], listener=journal)
+        await join(consumer)
+        consumer.pause()  # Nothing is fetched, so nothing wakes the poll.
+        await consumer.poll(timeout_ms=2_500)
+        await consumer.poll(timeout_ms=0)
+        assert journal.told == ["assigned"]
+
+
+async def test_a_member_that_closes_while_it_joins_leaves(tmp_path: Path) -> None:
+    """Else its place, of which it never heard, would stay taken for a session."""
+    async with broker(tmp_path) as server:
+        consumer = member(server, group_protocol="consumer")
+        await consumer.start()
+        consumer.subscribe(["t"])
+        group = None
+        async with asyncio.timeout(20):
+            while group is None or not group.members:
+                await asyncio.sleep(0)
+                shard = server.groups._runtime.shard(0)
+                group = None if shard is None else shard.groups.get("g")
+        await consumer.close()
+        assert not group.members

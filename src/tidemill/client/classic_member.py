@@ -115,17 +115,26 @@ class ClassicMember(GroupMember):
         await self._changed.wait()
 
     async def _get_ready(self) -> None:
-        """Before a round: who was thrown out has lost all, who is eager gives all up."""
+        """Before a round: who was thrown out has lost all, who is eager gives all up.
+
+        Until the user polls much may happen, so look again: a round that begins with a loss that
+        was not noticed would end with an assignment that is not taken up.
+        """
+        while self._lost or self._unwanted():
+            await self._in_poll(self._let_go)
+
+    async def _let_go(self) -> None:
         if self._lost:
             self._beating = False
-            await self._in_poll(self._lose_everything)
+            await self._lose_everything()
             self._lost = False
-        elif self.assignment and not self._cooperative:
-            await self._in_poll(lambda: self._give_up(set(self.assignment)))
-        elif self.assignment and (gone := self._unwanted()):
-            await self._in_poll(lambda: self._give_up(gone))
+        elif gone := self._unwanted():
+            await self._give_up(gone)
 
     def _unwanted(self) -> set[TopicPartition]:
+        """What has to be given up before a round."""
+        if not self._cooperative:
+            return set(self.assignment)
         if self.pattern is not None:
             return set()
         return {tp for tp in self.assignment if tp.topic not in self.topics}
@@ -285,12 +294,12 @@ class ClassicMember(GroupMember):
         """The user does not poll: others shall have the partitions until he does."""
         self._beating = False
         self._lost = True
+        self._generation = NO_GENERATION
+        self._changed.set()
         try:
             await self._leave()
         except ClientError:
             pass  # The session will run out.
-        self._generation = NO_GENERATION
-        self._changed.set()
 
     async def _leave(self) -> None:
         """Leave, unless we are static: then the place is kept for whoever comes back."""

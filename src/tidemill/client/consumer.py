@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -434,10 +435,15 @@ class Consumer(TopicQuestions):
                 await self._hand_out(taken_bytes)
                 return
             try:
-                async with asyncio.timeout(left_ms / 1000):
+                async with asyncio.timeout(min(left_ms, self._attends_every_ms) / 1000):
                     await self._news.wait()
             except TimeoutError:
-                continue  # One last look.
+                continue  # One last look, or a sign of life to the group.
+
+    @property
+    def _attends_every_ms(self) -> float:
+        """How long a poll may wait in one go: who waits in it has not stopped polling."""
+        return inf if self._member is None else self.settings.max_poll_interval_ms / 2
 
     async def _hand_out(self, taken_bytes: int) -> None:
         try:

@@ -48,6 +48,8 @@ class HeartbeatMember(GroupMember):
         super().__init__(*args, **more)
         self._member_id = str(UUID(int=self._cluster.random.getrandbits(128), version=4))
         self._epoch = JOIN_EPOCH
+        self._may_be_known = False
+        """Whether the coordinator may have heard of us, even if we have not heard of it."""
         self._interval_ms = FIRST_INTERVAL_MS
         self._target: set[TopicPartition] | None = None
         self._names_by_id: dict[UUID, str] = {}
@@ -104,6 +106,7 @@ class HeartbeatMember(GroupMember):
         wants, owned = (self.topics, self.pattern), set(self.assignment)
         request = self._request(wants, owned)
         self._told = self._told_owned = None  # Until the answer says that it was heard.
+        self._may_be_known = True
         answer = await self._ask(request)
         if answer.error_code:
             raise from_code(answer.error_code, answer.error_message)
@@ -239,7 +242,7 @@ class HeartbeatMember(GroupMember):
         self._lost = True
 
     async def _leave(self) -> None:
-        if self._epoch <= JOIN_EPOCH:
+        if not self._may_be_known:
             return
         static = self._settings.group_instance_id is not None
         request = ConsumerGroupHeartbeatRequest(
@@ -249,4 +252,5 @@ class HeartbeatMember(GroupMember):
             instance_id=self._settings.group_instance_id,
         )
         self._epoch = JOIN_EPOCH
+        self._may_be_known = False
         await self.coordinator.ask_once(request)
