@@ -79,6 +79,19 @@ def test_a_record_is_acked_when_all_in_sync_have_it(loop: SimLoop, policy: str) 
         assert all(node.partition().log.flushed_offset == 2 for node in world.nodes)
 
 
+def test_a_stricter_policy_flushes_what_was_committed_before(loop: SimLoop) -> None:
+    """Rules E6 and F3: from `ack` on a crash loses nothing, of the time before either."""
+    world = World(loop)
+    world.create_topic(flush_policy="async")
+    answer = world.produce(b"a")
+    world.run_ms(100)
+    assert answer.produced.error_code == 0
+    assert [node.partition().log.flushed_offset for node in world.nodes] == [0, 0, 0]
+    world.configure(flush_policy="ack")
+    world.run_ms(100)
+    assert [node.partition().log.flushed_offset for node in world.nodes] == [1, 1, 1]
+
+
 def test_a_follower_reports_only_what_is_flushed(world: World) -> None:
     """Rule E7: while its disk is busy, the follower's position stands still."""
     executor = world.nodes[1].executor

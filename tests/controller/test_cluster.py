@@ -312,6 +312,22 @@ async def test_another_disk_has_nothing_whatever_it_says(wires: Wires) -> None:
     assert wires.partition("t").leader == 1
 
 
+@pytest.mark.parametrize("way", ["before it crashed", "while it ran"])
+async def test_how_the_dead_broker_lived_counts_and_not_what_it_promises_now(
+    wires: Wires, way: str
+) -> None:
+    """Rule F3: it did not flush before it committed, whatever its settings say by now."""
+    one = await wires.start(1)
+    before = "async" if way == "before it crashed" else "ack"
+    await wires.start(2, flush_policy=before)
+    await create(one, topic("t", 1, 2, {0: [2, 1]}, {"min.insync.replicas": "2"}))
+    if way == "while it ran":
+        await set_default(wires, "log.flush.policy", "async")
+    assert await propose(one, "t", [2]) is ErrorCode.NONE
+    await restart(wires, 2, flush_policy="ack")
+    assert 2 not in (*wires.partition("t").isr, *wires.partition("t").elr)
+
+
 async def test_a_broker_that_is_a_cluster_of_its_own_restarts_without_a_new_epoch(
     wires: Wires,
 ) -> None:
@@ -471,8 +487,17 @@ async def test_the_preferred_replica_leads_again(wires: Wires) -> None:
 
 
 async def set_topic(wires: Wires, name: str, key: str, value: str) -> None:
+    await set_one(wires, 2, name, key, value)
+
+
+async def set_default(wires: Wires, key: str, value: str) -> None:
+    """For all brokers, from which topics inherit."""
+    await set_one(wires, 4, "", key, value)
+
+
+async def set_one(wires: Wires, kind: int, name: str, key: str, value: str) -> None:
     change = IncrementalAlterConfigsResource(
-        resource_type=2,
+        resource_type=kind,
         resource_name=name,
         configs=[IncrementalAlterableConfig(name=key, config_operation=0, value=value)],
     )
@@ -523,6 +548,37 @@ async def test_a_lower_min_isr_makes_nobody_eligible_any_more(wires: Wires) -> N
     assert await propose(one, "t", [1]) is ErrorCode.NONE
     assert wires.partition("t").elr == (2,)
     await set_topic(wires, "t", "min.insync.replicas", "1")
+    assert wires.partition("t").elr == ()
+
+
+async def test_what_topics_inherit_counts_as_much_as_what_they_say(wires: Wires) -> None:
+    """Rules A10 and F2: the brokers' defaults change, and with them who may be elected."""
+    config = broker_config(broker_session_timeout_ms="500", min_insync_replicas="2")
+    one = await wires.start(1, config=config)
+    await wires.start(2, config=config)
+    await create(one, topic("t", 1, 2, {0: [1, 2]}), topic("u", 1, 2, {0: [2, 1]}))
+    assert await propose(one, "t", [1]) is ErrorCode.NONE
+    assert wires.partition("t").elr == (2,)
+    await set_default(wires, "min.insync.replicas", "1")
+    assert wires.partition("t").elr == ()
+    assert await propose(one, "u", [2]) is ErrorCode.NONE
+    wires.kill(2)
+    await wires.settled()
+    await set_default(wires, "unclean.leader.election.enable", "true")
+    assert wires.partition("u").leader == 1
+
+
+async def test_a_new_controller_finds_nobody_eligible_under_a_lower_minimum(wires: Wires) -> None:
+    """Rule F2: the minimum is lower than when the one before wrote; more was committed since."""
+    strict = broker_config(broker_session_timeout_ms="500", min_insync_replicas="2")
+    one = await wires.start(1, config=strict)
+    await wires.start(2)
+    await wires.start(3)
+    await create(one, topic("t", 1, 2, {0: [2, 3]}))
+    assert await propose(one, "t", [2]) is ErrorCode.NONE
+    assert wires.partition("t").elr == (3,)
+    wires.kill(1)
+    await wires.settled()
     assert wires.partition("t").elr == ()
 
 

@@ -99,12 +99,13 @@ def replicas_lost(
 def take_stock(image: ClusterImage, policy_of: PolicyOf) -> list[PartitionChange]:
     """What a new controller has to put right: brokers may have come and gone with nobody looking.
 
-    Whoever is not alive leaves the in-sync sets, and offline partitions get a leader if they can.
+    Whoever is not alive leaves the in-sync sets, offline partitions get a leader if they can, and
+    nobody stays eligible where more was committed since with a lower minimum (rule F2).
     """
     changes = Changes(image, policy_of)
     for topic, partition in _partitions(image):
         in_sync = tuple(broker for broker in partition.isr if changes.alive(broker))
-        if in_sync != partition.isr or not partition.has_leader:
+        if in_sync != partition.isr or partition.elr or not partition.has_leader:
             changes.settle(topic, partition, replace(partition, isr=in_sync))
     return changes.made
 

@@ -161,7 +161,7 @@ class Members:
         for broker_id, node in fresh.items():
             last = noted.get(broker_id)
             if not _stopped_cleanly(node, last):
-                lossless = _lossless_topics(ledger.image, node, last)
+                lossless = _lossless_topics(ledger.image, broker_id, node, last)
                 changes = unclean_restart(ledger.image, broker_id, self._policies.of)
                 ledger.take(change for change in changes if change.topic not in lossless)
 
@@ -271,16 +271,22 @@ def _stopped_cleanly(node: Node, last: tree.Incarnation | None) -> bool:
 
 
 def _lossless_topics(
-    image: ClusterImage, node: Node, last: tree.Incarnation | None
+    image: ClusterImage, broker_id: BrokerId, node: Node, last: tree.Incarnation | None
 ) -> frozenset[str]:
     """The topics that lose nothing committed by a crash: those that flush before they commit.
 
-    That is worth nothing if the broker came back with another disk.
+    What counts is how the last incarnation lived, not what this one promises. And it is worth
+    nothing if the broker came back with another disk.
     """
     claims = tree.read_claims(node)
     if last is not None and not last.directories <= claims.directories:
         return frozenset()
-    default = claims.flush_policy
+    own = image.broker_configs.get(broker_id, {})
+    set_while_running = {
+        configs.get("log.flush.policy") for configs in (own, image.default_broker_config)
+    }
+    policies = {claims.flush_policy, claims.flush_policy if last is None else last.flush_policy}
+    default = "ack" if policies == {"ack"} and set_while_running <= {"ack", None} else "async"
     return frozenset(
         name
         for name, topic in image.topics.items()

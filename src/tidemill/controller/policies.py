@@ -6,6 +6,11 @@ from tidemill.config import BrokerConfig, resolve_topic_config
 from tidemill.controller.election import ElectionPolicy
 from tidemill.image import TopicImage
 
+MIN_ISR = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
+ELECTION_KEYS = (MIN_ISR, UNCLEAN)
+"""The settings that decide, of a topic, or of the brokers for topics that do not say."""
+
 _RESOLVED_MAX = 10_000
 
 
@@ -29,8 +34,8 @@ class Policies:
     def _resolve(self, topic: TopicImage, factor: int) -> ElectionPolicy:
         resolved = resolve_topic_config(topic.configs, self._config, replication_factor=factor)
         return ElectionPolicy(
-            min_isr=resolved.int("min.insync.replicas"),
-            unclean_allowed=resolved.bool("unclean.leader.election.enable"),
+            min_isr=resolved.int(MIN_ISR),
+            unclean_allowed=resolved.bool(UNCLEAN),
         )
 
     def forget(self) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from tidemill.config import BrokerConfig
 from tidemill.controller import tree
-from tidemill.controller.changes import Changes
+from tidemill.controller.changes import Changes, PolicyOf
 from tidemill.controller.ledger import Ledger
 from tidemill.controller.liveness import min_isr_changed
 from tidemill.controller.office import Office
-from tidemill.controller.policies import Policies
+from tidemill.controller.policies import ELECTION_KEYS, Policies
 from tidemill.controller.settings import (
     ConfigChange,
     ResourcePlan,
@@ -24,6 +24,7 @@ from tidemill.image import (
     with_topic_configs,
 )
 from tidemill.store.base import Create, Delete, Op, Put
+from tidemill.types import BrokerId
 from tidemill.wire.messages.configs import AlterConfigsResource, IncrementalAlterConfigsResource
 
 
@@ -63,16 +64,27 @@ class SettingChanges:
             ops += await self._ops(change)
             image = _with_change(image, change)
         ledger = Ledger(image)
-        self._follow_topics(ledger, [each.topic for each in changes if each.topic is not None])
-        await self._office.commit([*ops, *ledger.settle()])
+        if any(_concerns_elections(self._office.image, change) for change in changes):
+            self._follow_topics(ledger, list(image.topics), self._policies_in(image).of)
+        else:
+            topics = [each.topic for each in changes if each.topic is not None]
+            self._follow_topics(ledger, topics, self._policies.of)
+        # Should the commit be cut, those who are no longer eligible have to go first.
+        await self._office.commit([*ledger.settle(), *ops])
         await self._office.publish(ledger.image)
         return plans
 
-    def _follow_topics(self, ledger: Ledger, topics: Sequence[str]) -> None:
+    def _policies_in(self, image: ClusterImage) -> Policies:
+        """What topics inherit once this image is true."""
+        own = image.broker_configs.get(self._office.broker_id, {})
+        config = self._config.with_dynamic(image.default_broker_config, cluster=True)
+        return Policies(config.with_dynamic(own, cluster=False))
+
+    def _follow_topics(self, ledger: Ledger, topics: Sequence[str], policy_of: PolicyOf) -> None:
         """What is eligible depends on `min.insync.replicas` (rule F2), and an offline partition
         may be one whose topic allows an unclean election from now on."""
-        ledger.take(min_isr_changed(ledger.image, topics, self._policies.of))
-        changes = Changes(ledger.image, self._policies.of)
+        ledger.take(min_isr_changed(ledger.image, topics, policy_of))
+        changes = Changes(ledger.image, policy_of)
         for name in topics:
             topic = ledger.image.topics[name]
             for partition in topic.partitions:
@@ -93,6 +105,17 @@ class SettingChanges:
             # Nothing else says that a group is there, so nothing is left of it.
             return [Delete(path)] if known else []
         return [Put(path, value) if known else Create(path, value)]
+
+
+def _concerns_elections(image: ClusterImage, change: ConfigChange) -> bool:
+    """Whether it changes a broker's setting on which all topics' elections depend."""
+    if change.topic is not None or change.group_id is not None:
+        return False
+    if change.broker_id is None:
+        before = image.default_broker_config
+    else:
+        before = image.broker_configs.get(BrokerId(change.broker_id), {})
+    return any(before.get(key) != change.configs.get(key) for key in ELECTION_KEYS)
 
 
 def _with_change(image: ClusterImage, change: ConfigChange) -> ClusterImage:

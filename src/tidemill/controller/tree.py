@@ -297,22 +297,32 @@ def _directories(value: Mapping[str, Any]) -> frozenset[str]:
 
 
 class Incarnation(NamedTuple):
-    """The latest incarnation of a broker that a controller took note of, and where it lived."""
+    """The latest incarnation of a broker that a controller took note of, and how it lived."""
 
     epoch: BrokerEpoch
     directories: frozenset[str]
+    flush_policy: str
 
 
 def incarnation_value(registration: Node) -> bytes:
-    directories = sorted(_directories(load(registration.value)))
+    claims = read_claims(registration)
     return dump(
-        {"version": 1, "epoch": registration.stat.created, "directory_id": ",".join(directories)}
+        {
+            "version": 1,
+            "epoch": registration.stat.created,
+            "directory_id": ",".join(sorted(claims.directories)),
+            "flush_policy": claims.flush_policy,
+        }
     )
 
 
 def read_incarnation(node: Node) -> Incarnation:
     value = load(node.value)
-    return Incarnation(BrokerEpoch(int(value.get("epoch", -1))), _directories(value))
+    return Incarnation(
+        BrokerEpoch(int(value.get("epoch", -1))),
+        _directories(value),
+        str(value.get("flush_policy", "")),
+    )
 
 
 def read_claims(node: Node) -> BrokerClaims:

@@ -190,6 +190,8 @@ class Partition(Readable):
         self.settings = settings
         self.log.reconfigure(settings.log)
         self._commits_when_flushed = settings.log.flush_policy == "ack"
+        if self._commits_when_flushed and not (self.is_gone or self.is_offline):
+            self.request_flush()  # What was committed before is to survive a crash from now on.
         if self.term is not None:
             self.term.reconfigure(self._leader_settings(), self._around.clock.monotonic_ms())
             self._follow_term(self.term)
