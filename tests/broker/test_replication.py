@@ -605,10 +605,8 @@ def test_a_corrupt_answer_is_fetched_again(world: World) -> None:
 # Damage.
 
 
-@pytest.mark.parametrize("broker_id", [0, 1])
-def test_damage_is_repaired_with_a_peer(loop: SimLoop, broker_id: int) -> None:
-    """Rule E2: a leader takes the records from a follower, a follower from its leader."""
-    world = World(loop)
+def damaged_log(world: World, broker_id: int) -> Log:
+    """A replica of twelve large records with a wrong byte in its closed segment, found out."""
     world.create_topic(segment_bytes=str(1 << 20))
     for number in range(12):
         world.produce(b"%06d" % number + b"." * 100_000)
@@ -623,10 +621,41 @@ def test_damage_is_repaired_with_a_peer(loop: SimLoop, broker_id: int) -> None:
     while not check.is_done:
         check.step(1 << 20)
     assert log.note_damage(segment, check.damage)
-    assert world.consume(2, at=broker_id).fetched.error_code == ErrorCode.CORRUPT_MESSAGE
+    leads = world.state().leader == broker_id
+    # A follower sends consumers to the leader, which has only itself to refuse them.
+    refusal = ErrorCode.CORRUPT_MESSAGE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.consume(2, at=broker_id).fetched.error_code == refusal
     node.domain.call_soon(node.replicas.damaged, log)
+    return log
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_damage_is_repaired_with_a_peer(loop: SimLoop, broker_id: int) -> None:
+    """Rule E2: whoever is damaged is neither in sync nor the leader until it is repaired."""
+    world = World(loop)
+    log = damaged_log(world, broker_id)
+    while broker_id in world.state().isr:
+        world.run_ms(1)
+    assert log.damage, "it stands aside before it is repaired"
+    assert world.state().leader != broker_id
+    meanwhile = world.produce(b"meanwhile")
     world.run_ms(2_000)
+    assert meanwhile.produced.error_code == 0
     assert log.damage == []
-    assert world.consume(2, at=broker_id).fetched.error_code == 0
+    assert world.consume(2).fetched.error_code == 0
+    assert set(world.state().isr) == {0, 1, 2}
+    assert_equal_logs(world)
+
+
+def test_a_replica_that_cannot_be_repaired_is_copied_anew(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E2: nobody counts on it, so that it may begin again with nothing."""
+    monkeypatch.setattr("tidemill.storage.repair.REPAIR_BYTES_MAX", 0)
+    world = World(loop)
+    log = damaged_log(world, 1)
+    world.run_ms(5_000)
+    assert log.damage == []
+    assert log.log_end_offset == 12
     assert set(world.state().isr) == {0, 1, 2}
     assert_equal_logs(world)

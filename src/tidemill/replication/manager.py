@@ -129,7 +129,7 @@ class ReplicaManager:
             lag_max_ms=replication.lag_max_ms,
             on_moved=on_moved,
             on_flush_failed=self._flush_failed,
-            on_full=lambda partition: self._report([partition], ReplicaTrouble.FULL),
+            on_trouble=lambda partition, trouble: self._report([partition], trouble),
             on_appended=on_appended,
             on_led=self._led,
             on_copied=self._copied,
@@ -393,7 +393,7 @@ class ReplicaManager:
         self._reports = reports
         self._following = Following(self._broker_id, link, self._clock, settings.follower, throttle)
         self._following.identify(self._broker_epoch())
-        self._repairs = Repairs(self._broker_id, link, self._around.executor)
+        self._repairs = Repairs(self._broker_id, link, self._around.executor, self._attend)
         for partition in self:
             self._following.attend(partition)
         self._check_lag_later()
@@ -484,7 +484,11 @@ class ReplicaManager:
     def damaged(self, stored: Log) -> None:
         """The scrub found wrong bytes in a closed segment: other replicas may help (rule E2)."""
         partition = self.get(*stored.topic_partition)
-        if partition is not None and partition.log is stored and self._repairs is not None:
+        if partition is None or partition.log is not stored or self._repairs is None:
+            return
+        if stored.damage:
+            partition.stand_aside(ReplicaTrouble.DAMAGED)
+            self._attend(partition)
             self._repairs.damaged(partition)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:

@@ -16,7 +16,7 @@ there is no `await` (rule B11).
 from __future__ import annotations
 
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.image import PartitionImage
+from tidemill.image import PartitionImage, ReplicaTrouble
 from tidemill.replication.alignment import StartOver, TruncateTo
 from tidemill.replication.channels import IsrChannel
 from tidemill.replication.conversion import (
@@ -96,7 +96,7 @@ class Partition(Readable):
         """Flushes that failed and may succeed later: those who waited for them must be told."""
         self._flush_error: BaseException | None = None
         self._flush_requested_to = 0
-        self._told_full_in = NO_PARTITION_EPOCH
+        self._stood_aside_in = NO_PARTITION_EPOCH
         self._refusals = Refusals()
         self._has_enough_in_sync = False
         self._has_followers = False
@@ -126,6 +126,8 @@ class Partition(Readable):
             if self.term.follow_image(image, self._around.clock.monotonic_ms()):
                 self._follow_term(self.term)
                 self._around.on_moved(self)  # Nobody has to wait for who is gone.
+        if self.log.damage:
+            self.stand_aside(ReplicaTrouble.DAMAGED)
 
     def _lead(self, image: PartitionImage) -> None:
         """Become the leader, in an epoch whose start is durable before its records (A7)."""
@@ -185,6 +187,14 @@ class Partition(Readable):
             self.is_leader = False
             self._around.on_moved(self)
 
+    def stand_aside(self, trouble: ReplicaTrouble) -> None:
+        """Have others who are in sync go on without us (E2, E8): said once, as things stand."""
+        if self._stood_aside_in == self.partition_epoch or len(self.isr) < 2:
+            return
+        if self._around.broker_id in self.isr:
+            self._stood_aside_in = self.partition_epoch
+            self._around.on_trouble(self, trouble)
+
     def reconfigure(self, settings: PartitionSettings) -> None:
         """Obey new settings from the next append on."""
         self.settings = settings
@@ -238,8 +248,11 @@ class Partition(Readable):
 
     @property
     def follows(self) -> bool:
-        """Whether it has a leader elsewhere to copy from."""
-        if self.is_leader or self.is_offline or self.is_gone:
+        """Whether it has a leader elsewhere to copy from.
+
+        One that is damaged does not: whoever fetches is taken for complete (rule E2).
+        """
+        if self.is_leader or self.is_offline or self.is_gone or self.log.damage:
             return False
         return self.leader not in (NO_BROKER, self._around.broker_id)
 
@@ -290,7 +303,7 @@ class Partition(Readable):
         try:
             info = self.log.append_as_leader(validated, leader_epoch=self.leader_epoch)
         except DiskFullError:
-            self._tell_full()
+            self.stand_aside(ReplicaTrouble.FULL)
             raise
         if info.flush_due or self._commits_when_flushed:
             # For a repeated batch, too: the flush that its first answer waited for may have failed.
@@ -357,13 +370,7 @@ class Partition(Readable):
             self._around.on_moved(self)
             self._around.on_flush_failed(self)
             if isinstance(error, DiskFullError):
-                self._tell_full()
-
-    def _tell_full(self) -> None:
-        """Have others who are in sync go on without us (rule E8): once, as things stand."""
-        if self._told_full_in != self.partition_epoch and len(self.isr) > 1:
-            self._told_full_in = self.partition_epoch
-            self._around.on_full(self)
+                self.stand_aside(ReplicaTrouble.FULL)
 
     def retry_flush(self) -> None:
         """Ask again for a flush that failed for a reason that may be over."""
@@ -441,7 +448,7 @@ class Partition(Readable):
         try:
             self.copy.append(fetched)
         except DiskFullError:
-            self._tell_full()
+            self.stand_aside(ReplicaTrouble.FULL)
             raise
         log = self.log
         unflushed = log.log_end_offset - log.flushed_offset

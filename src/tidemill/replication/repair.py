@@ -1,19 +1,23 @@
 """Damage that the scrub found in a replica with peers is repaired with what they have (rule E2).
 
-A damaged replica keeps serving what is sound, and stays in the ISR: it refuses the damaged offsets,
+Where others are in sync they go on without the damaged replica (`Partition.stand_aside`), which
+neither leads nor fetches meanwhile; alone, it serves what is sound and refuses the damaged offsets,
 so nobody is told anything wrong. The offsets are read from another replica as a consumer would read
-them, and their batches put where the damaged ones were, if they fit exactly. One partition is
-repaired at a time.
+them, and their batches put where the damaged ones were, if they fit exactly. If they do not, since
+one of the two was compacted, the replica is copied anew from its leader. One partition is repaired
+at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 from tidemill.errors import ApiError, ErrorCode, TidemillError
 from tidemill.executor import Executor
+from tidemill.replication.alignment import StartOver
 from tidemill.replication.channels import LeaderLink
 from tidemill.replication.offload import in_thread
 from tidemill.replication.partition import Partition
@@ -32,8 +36,16 @@ ATTEMPTS_MAX = 30
 class Repairs:
     """The damaged replicas of this broker, repaired one after the other."""
 
-    def __init__(self, broker_id: BrokerId, link: LeaderLink, executor: Executor) -> None:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        link: LeaderLink,
+        executor: Executor,
+        on_repaired: Callable[[Partition], object],
+    ) -> None:
+        """`on_repaired` is told of a partition that is sound again."""
         self._broker_id = broker_id
+        self._on_repaired = on_repaired
         self._link = link
         self._executor = executor
         self._waiting: dict[Partition, None] = {}
@@ -64,8 +76,22 @@ class Repairs:
                 await self._repair(partition)
             except NoRepairError as error:
                 log.error("%s cannot be repaired: %s", partition.topic_partition, error)
+                self._copy_anew(partition)
             except Exception:
                 log.exception("repairing %s failed", partition.topic_partition)
+            if not partition.log.damage:
+                self._on_repaired(partition)
+
+    def _copy_anew(self, partition: Partition) -> None:
+        """Throw the replica away, if others have all of it and nobody counts on this one."""
+        is_needed = self._broker_id in partition.isr or not partition.isr
+        if is_needed or partition.is_leader or partition.is_gone or partition.is_offline:
+            return
+        log.warning("%s is copied anew from broker %d", partition.topic_partition, partition.leader)
+        try:
+            partition.cut(StartOver(partition.log.log_start_offset))
+        except ApiError as error:
+            log.error("%s could not be emptied: %s", partition.topic_partition, error)
 
     async def _repair(self, partition: Partition) -> None:
         for attempt in range(ATTEMPTS_MAX):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.clock import Clock
 from tidemill.executor import Executor
+from tidemill.image import ReplicaTrouble
 from tidemill.replication.channels import IsrChannel
 from tidemill.replication.leading import EpochOf
 from tidemill.replication.throttle import NONE_THROTTLED, ThrottledReplicas
@@ -47,8 +48,8 @@ class Surroundings:
     on_moved: Callable[[Partition], object]
     """What can be read or acked has changed."""
     on_flush_failed: Callable[[Partition], object]
-    on_full: Callable[[Partition], object] = _nothing
-    """Its disk has no room for what it should append, and others may have."""
+    on_trouble: Callable[[Partition, ReplicaTrouble], object] = lambda partition, trouble: None
+    """It cannot do its part, and others who are in sync can."""
     on_appended: Callable[[Partition], object] = _nothing
     """A leader with followers has records that they have not."""
     on_led: Callable[[Partition], object] = _nothing
