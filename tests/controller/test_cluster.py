@@ -167,6 +167,22 @@ async def test_another_broker_takes_the_office_and_the_dead_ones_partitions(wire
     assert {two.controller_id, three.controller_id} == {wires.boss.broker_id}
 
 
+async def test_a_new_controllers_first_word_is_everything(wires: Wires) -> None:
+    """Rule K3: who leads what is told together with who there is, never before it."""
+    one, _, three = await wires.start_all(1, 2, 3)
+    await create(one, topic("t", 1, 3, {0: [1, 2, 3]}))
+    await wires.settled()
+    wires.sent.clear()
+    wires.kill(1)
+    await wires.settled()
+    told = [m for _, m in wires.sent if isinstance(m, ImageDeltaRequest)]
+    [first] = [delta for delta in told if delta.controller_epoch == 2][:1]
+    assert first.is_snapshot
+    assert [each.broker_id for each in first.brokers] == [2, 3]
+    assert [(each.name, each.partitions[0].leader_id) for each in first.topics] == [("t", 2)]
+    assert three.image.partition("t", 0) == wires.partition("t")
+
+
 async def test_a_controller_that_was_deposed_changes_nothing_and_convinces_nobody(
     wires: Wires,
 ) -> None:

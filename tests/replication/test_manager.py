@@ -9,11 +9,17 @@ import pytest
 from tests.replication.helpers import World, partition_image, records, topic_image
 
 from tidemill.errors import ErrorCode
-from tidemill.image import with_partitions, with_topic, with_topic_configs, without_topics
+from tidemill.image import (
+    TopicImage,
+    with_partitions,
+    with_topic,
+    with_topic_configs,
+    without_topics,
+)
 from tidemill.replication.manager import CHANGES_AT_ONCE_MAX
 from tidemill.storage.disk_errors import DiskFullError
 from tidemill.testing.disk import CrashDisk
-from tidemill.types import TopicPartition
+from tidemill.types import NO_BROKER, TopicPartition
 
 
 def strays(world: World) -> list[str]:
@@ -72,6 +78,20 @@ def test_the_high_watermark_survives_a_restart() -> None:
     world.only().append(records(b"a", b"b"), required_acks=1)
     world.logs.shutdown(world.replicas.high_watermarks())
     assert World(disk=disk).only().high_watermark == 2
+
+
+def test_a_partition_without_a_leader_has_its_replica_and_its_high_watermark() -> None:
+    """Rules B7 and K3: nobody leads, and a restart meanwhile forgets nothing."""
+    world = World()
+    world.only().append(records(b"a", b"b"), required_acks=1)
+    world.logs.shutdown(world.replicas.high_watermarks())
+    again = World(disk=world.disk)
+    nobody = partition_image(leader=NO_BROKER, leader_epoch=1, partition_epoch=1, isr=())
+    again.add(TopicImage("t", topic_image().topic_id, (nobody,), {}))
+    partition = again.only()
+    assert not partition.is_leader
+    assert partition.log.log_end_offset == 2
+    assert again.replicas.high_watermarks() == {TopicPartition("t", 0): 2}
 
 
 def test_more_partitions() -> None:
