@@ -26,6 +26,7 @@ from tidemill.types import (
     PartitionEpoch,
     PartitionIndex,
     TopicId,
+    TopicPartition,
 )
 
 K = TypeVar("K")
@@ -172,6 +173,15 @@ class ClusterImage:
 
     def broker(self, broker_id: int) -> BrokerImage | None:
         return self.brokers.get(BrokerId(broker_id))
+
+    def replicas_of(self, broker_id: int) -> dict[TopicPartition, TopicId]:
+        """The partitions of which the broker is to have a copy, and whose they are."""
+        return {
+            TopicPartition(topic.name, partition.index): topic.topic_id
+            for topic in self.topics.values()
+            for partition in topic.partitions
+            if broker_id in partition.replicas
+        }
 
     def alive_brokers(self) -> list[BrokerImage]:
         """The brokers that clients may be told of, in the order of their ids."""

@@ -129,6 +129,31 @@ async def test_a_failed_directory_takes_only_its_partitions_offline(tmp_path: Pa
             assert codes == {str(first): 0, str(second): ErrorCode.KAFKA_STORAGE_ERROR}
 
 
+async def test_a_directory_that_is_missing_at_a_start_costs_no_records(tmp_path: Path) -> None:
+    """Rule E1: its partitions are not made anew elsewhere, and are there again when it is."""
+    first, second, away = tmp_path / "one", tmp_path / "two", tmp_path / "away"
+    async with broker_on(FailingFiles(), first, second) as server:
+        await create_topic(server, "t", partitions=2)
+        lost = 0 if (second / "t-0").exists() else 1
+        async with connect(server.port) as client:
+            for partition in (0, 1):
+                result = await produce(client, "t", batch([b"a"]), partition=partition)
+                assert result.error_code == 0
+    second.rename(away)
+    second.write_bytes(b"what is left of a mount")
+    async with broker_on(FailingFiles(), first, second) as server, connect(server.port) as client:
+        refused = await produce(client, "t", batch([b"b"]), partition=lost)
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(client, "t", batch([b"b"]), partition=1 - lost)).error_code == 0
+        await create_topic(server, "new", partitions=2)
+        assert (await produce(client, "new", batch([b"c"]), partition=1)).error_code == 0
+    second.unlink()
+    away.rename(second)
+    async with broker_on(FailingFiles(), first, second) as server, connect(server.port) as client:
+        data = (await fetch(client, "t", 0, partition=lost)).responses[0].partitions[0]
+        assert (data.error_code, data.high_watermark) == (0, 1)
+
+
 async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path: Path) -> None:
     """Rules B1 and E6: under `ack` the high watermark counts what is on the disk."""
     gate = asyncio.Event()

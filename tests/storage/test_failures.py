@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +22,10 @@ from tidemill.storage.disk_errors import (
 )
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
+from tidemill.storage.manager import LogManager
+from tidemill.testing.clock import ManualClock
 from tidemill.testing.disk import CrashDisk
+from tidemill.types import TopicPartition
 from tidemill.wire.control import ControlType, build_marker
 
 
@@ -208,6 +212,25 @@ class TestDirectories:
         with pytest.raises(DirOfflineError):
             manager.create(TP, TOPIC_ID, LogConfig())
         assert disk.steps == before
+
+    def test_a_log_in_a_directory_that_cannot_be_opened_is_not_made_anew(self) -> None:
+        """Rule E1: an empty one in its place would pass for the log, and get records of its own."""
+        disk = CrashDisk()
+        disk.write_at("/one", 0, (b"not a directory",))
+        other = TopicPartition("new", 0)
+        manager = LogManager(
+            ("/one", "/two"),
+            files=disk,
+            clock=ManualClock(),
+            random=Random(1),
+            executor=StepExecutor(),
+            expected={TP: TOPIC_ID},
+        )
+        manager.start()
+        with pytest.raises(DirOfflineError, match="may be in one that could not: /one"):
+            manager.create(TP, TOPIC_ID, LogConfig())
+        assert manager.create(other, TOPIC_ID, LogConfig()).dir.path == "/two"
+        assert manager.create(TP, UUID(int=8), LogConfig()), "another topic of that name is new"
 
     def test_a_compacted_log_without_identity_is_claimed_with_its_gaps(self) -> None:
         """Rules E4 and I5: at start nobody knew the topic, so its policy is news."""

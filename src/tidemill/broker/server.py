@@ -259,8 +259,7 @@ class BrokerServer:
         no_topic = TopicImage("", ZERO_TOPIC_ID, ())
 
         def config_for(topic_partition: TopicPartition) -> LogConfig:
-            topic = image.topic(topic_partition.topic)
-            return self._topic_settings.of(topic or no_topic).log
+            return self._topic_settings.of(image.topic(topic_partition.topic) or no_topic).log
 
         self.logs = LogManager(
             self._dirs,
@@ -269,6 +268,7 @@ class BrokerServer:
             random=self._random,
             executor=self._executor,
             config_for=config_for,
+            expected=image.replicas_of(self.controller.broker_id),
             cluster_id=image.cluster_id,
             node_id=self.controller.broker_id,
             flush_executor=self._flush_executor,

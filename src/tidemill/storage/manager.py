@@ -71,6 +71,8 @@ class LogManager(LogUpkeep):
         if all(place.dir.is_offline for place in self._places.values()):
             reasons = "; ".join(str(place.dir.failure) for place in self._places.values())
             raise DiskFailedError(f"No log directory can be used: {reasons}")
+        if self.offline_dirs:
+            self._missed = {one: self._expected[one] for one in self._expected.keys() - self.logs}
         known = {epoch for epoch in epochs if epoch is not None}
         if len(known) == 1 and len(epochs) == len(self._places) and None not in epochs:
             self.previous_broker_epoch = known.pop()
@@ -214,6 +216,11 @@ class LogManager(LogUpkeep):
             return existing
         if topic_partition in self.failed:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failed[topic_partition]))
+        if self._missed.get(topic_partition) == topic_id:
+            raise DirOfflineError(
+                f"{topic_partition} is in none of the log directories that could be opened; "
+                f"it may be in one that could not: {', '.join(self.offline_dirs)}"
+            )
         place = self._unclaimed.get(topic_partition) or self._emptiest()
         try:
             log = self._create_in(place, topic_partition, topic_id, config)

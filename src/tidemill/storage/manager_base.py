@@ -22,7 +22,7 @@ from tidemill.storage.log_config import LogConfig
 from tidemill.storage.log_dir import RESERVE_BYTES, LogDir
 from tidemill.storage.log_place import DirDescription, Place
 from tidemill.storage.sealer import Sealer
-from tidemill.types import TopicPartition
+from tidemill.types import TopicId, TopicPartition
 
 HighWatermarks = Mapping[TopicPartition, int]
 
@@ -39,6 +39,7 @@ class ManagedLogs:
         random: Random,
         executor: Executor,
         config_for: Callable[[TopicPartition], LogConfig] | None = None,
+        expected: Mapping[TopicPartition, TopicId] | None = None,
         cluster_id: str = "",
         node_id: int = 0,
         flush_executor: Callable[[str], Executor] | None = None,
@@ -46,7 +47,11 @@ class ManagedLogs:
         producer_expiration_ms: int = 86_400_000,
         on_dir_failure: Callable[[str, list[TopicPartition]], None] | None = None,
     ) -> None:
-        """`flush_executor(path)` gives each directory its own threads for fdatasync."""
+        """`flush_executor(path)` gives each directory its own threads for fdatasync.
+
+        `expected` are the partitions that should be found. One that is not, while a directory
+        cannot be opened, is not made anew: its records are there, and nowhere else perhaps.
+        """
         self.logs: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, TidemillError] = {}
         """Partitions whose directory is there but cannot be served, and why."""
@@ -59,6 +64,8 @@ class ManagedLogs:
         self._random = random
         self._executor = executor
         self._config_for = config_for or (lambda _: LogConfig())
+        self._expected = expected or {}
+        self._missed: Mapping[TopicPartition, TopicId] = {}
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._high_watermarks: dict[TopicPartition, int] = {}
