@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pytest
+from tests.broker.harness import create_topic, running_broker
 from tests.coordinators.shard_world import ShardWorld
 
+from tidemill.client import Admin, OffsetAndMetadata
+from tidemill.coordinators import group_offsets
 from tidemill.coordinators.consumer_group import ConsumerGroupConfig
+from tidemill.coordinators.group_offsets import GroupOffsets
 from tidemill.coordinators.offsets import Place
 from tidemill.coordinators.shard import ShardSettings
 from tidemill.image import TopicImage
+from tidemill.types import TopicPartition
 from tidemill.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from tidemill.wire.messages.groups import (
     JoinGroupRequest,
@@ -175,3 +183,62 @@ def test_a_topic_that_goes_is_not_searched_for() -> None:
     world.drop_topic("u")
     assert set(offsets._groups_of) == {"t"}
     assert len(offsets) == 50
+
+
+def commit_all(world: ShardWorld, topic: TopicImage, group: str = "g") -> None:
+    """Commit every partition of a topic, in portions that fit a batch."""
+    count = len(topic.partitions)
+    for start in range(0, count, 2_000):
+        request = commit_request(topic, group)
+        request.topics[0].partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=5)
+            for index in range(start, min(start + 2_000, count))
+        ]
+        info = world.info(version=10)
+        world.run(partial(GroupOffsets.commit, request=request, info=info))
+
+
+def test_a_group_stays_as_long_as_an_offset_of_it_could_not_be_removed() -> None:
+    """rule J5: what is left of it would belong to no group, and never expire."""
+    world = ShardWorld(ShardSettings(offsets_retention_ms=DAY_MS))
+    commit_all(world, world.topic("t", 1, 700))
+    world.wait(2 * DAY_MS)
+    world.refuse_appends()
+    world.runtime.steps(0, lambda shard: shard.expire())
+    world.refuse_appends(refuse=False)
+    world.pump()
+    assert 0 < len(world.shard.offsets) < 700
+    assert "g" in world.shard.groups
+    expire(world)
+    assert (len(world.shard.offsets), len(world.shard.groups)) == (0, 0)
+
+
+async def test_a_deletion_makes_the_group_small_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_offsets, "TOMBSTONES_PER_STEP", 2)
+    left = []
+    delete = GroupOffsets.delete
+
+    def deletes(shard: GroupOffsets, group_id: str) -> Any:
+        left.append(shard.offsets.count_of(group_id))
+        return delete(shard, group_id)
+
+    monkeypatch.setattr(GroupOffsets, "delete", deletes)
+    async with running_broker(tmp_path, {"offsets.topic.num.partitions": "1"}) as server:
+        await create_topic(server, "t", 5)
+        async with Admin(f"127.0.0.1:{server.port}") as admin:
+            offsets = {TopicPartition("t", index): OffsetAndMetadata(1) for index in range(5)}
+            await admin.alter_group_offsets("g", offsets)
+            await admin.delete_groups(["g"])
+    assert left == [1]
+
+
+def test_a_group_with_more_offsets_than_fit_a_batch_can_be_deleted() -> None:
+    world = ShardWorld()
+    commit_all(world, world.topic("t" * 200, 1, 6_000), "g" * 200)
+    world.runtime.steps(0, lambda shard: shard.shrink("g" * 200))
+    assert world.run(lambda shard: shard.delete("g" * 200)) == [None]
+    assert (len(world.shard.offsets), len(world.shard.groups)) == (0, 0)
+    world.restart()
+    assert (len(world.shard.offsets), len(world.shard.groups)) == (0, 0)

@@ -148,6 +148,18 @@ class GroupCoordinator:
         else:
             self._runtime.run(index, operation, reply, fail, gather=gather)
 
+    def delete(
+        self,
+        group_id: str,
+        reply: Callable[[None], object],
+        fail: Callable[[ErrorCode, str | None], object],
+    ) -> None:
+        """Delete a group; if it has very many offsets, some go in batches of their own before."""
+        index = self.partition_for(group_id)
+        if index is not None:
+            self._runtime.steps(index, lambda shard: shard.shrink(group_id))
+        self.run(group_id, lambda shard: shard.delete(group_id), reply, fail)
+
     def indexes(self) -> list[int]:
         """The partitions that are coordinated here."""
         return self._runtime.indexes()

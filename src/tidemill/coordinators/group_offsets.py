@@ -8,6 +8,7 @@ a classic one without members.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from tidemill.coordinators.classic_group import ClassicGroup
 from tidemill.coordinators.classic_state import ClassicState
@@ -170,6 +171,24 @@ class GroupOffsets:
 
     # Whole groups.
 
+    def shrink(self, group_id: str) -> Iterator[Result[None]]:
+        """Before a group is deleted: remove offsets of it until the rest fits a batch."""
+        while self._may_delete(group_id) and self.offsets.count_of(group_id) > TOMBSTONES_PER_STEP:
+            before = self.offsets.count_of(group_id)
+            some = islice(self.offsets.of_group(group_id), TOMBSTONES_PER_STEP)
+            yield Result(None, [tombstone(place) for place, _ in some])
+            if self.offsets.count_of(group_id) == before:
+                return  # It could not be written; the deletion will say so.
+
+    def _may_delete(self, group_id: str) -> bool:
+        group = self.groups.get(group_id)
+        try:
+            if group is not None:
+                group.check_delete()
+        except ApiError:
+            return False
+        return group is not None
+
     def delete(self, group_id: str) -> Result[None]:
         """Remove a group without members, and everything it has committed."""
         group = self.existing(group_id)
@@ -202,14 +221,17 @@ class GroupOffsets:
             gone = set(self.offsets.orphans_of(group_id, self._around.image))
             if group is not None:
                 gone.update(self._expired(group))
-            records = [tombstone(place) for place in gone]
+            *first, last = _portions([tombstone(place) for place in gone])
+            yield from (Result(None, records) for records in first)
+            # What could not be removed keeps its group: nobody else would look after it.
             if (
                 group is not None
                 and _is_empty(group)
-                and self.offsets.count_of(group_id) == len(gone)
+                and self.offsets.count_of(group_id) == len(last)
             ):
-                records += _deletion(group)
-            yield from _in_steps(records)
+                last += _deletion(group)
+            if last:
+                yield Result(None, last)
 
     def _expired(self, group: Group) -> list[Place]:
         """A group's offsets whose time is up (rule J5)."""
@@ -279,5 +301,10 @@ def _is_subscribed(group: Group, topic: str) -> bool:
 
 
 def _in_steps(records: list[CoordinatorRecord]) -> Iterator[Result[None]]:
-    for start in range(0, len(records), TOMBSTONES_PER_STEP):
-        yield Result(None, records[start : start + TOMBSTONES_PER_STEP])
+    return (Result(None, portion) for portion in _portions(records) if portion)
+
+
+def _portions(records: list[CoordinatorRecord]) -> list[list[CoordinatorRecord]]:
+    """Cut into pieces that fit a batch; at least one, which may be empty."""
+    starts = range(0, max(len(records), 1), TOMBSTONES_PER_STEP)
+    return [records[start : start + TOMBSTONES_PER_STEP] for start in starts]

@@ -170,9 +170,8 @@ def delete_groups(
 
 def _delete(broker: Broker, group_id: str) -> Deferred[DeletableGroupResult]:
     answer: Deferred[DeletableGroupResult] = Deferred()
-    broker.groups.run(
+    broker.groups.delete(
         group_id,
-        lambda shard: shard.delete(group_id),
         lambda _: answer.complete(DeletableGroupResult(group_id=group_id)),
         lambda code, _: answer.complete(
             DeletableGroupResult(group_id=group_id, error_code=int(code))
