@@ -29,6 +29,7 @@ from tidemill.client.fetch_session import (
     fetch_request,
 )
 from tidemill.client.fetched import split_batches, unreadable
+from tidemill.client.offset_reset import spec_of
 from tidemill.client.offsets import end_of_epochs, list_offsets
 from tidemill.client.positions import PartitionState
 from tidemill.client.settings import ConsumerSettings
@@ -41,7 +42,6 @@ BUSY_WAIT_MS = 20
 """How long a broker may wait while partitions with full stock are left out of the request."""
 
 _LAST_VERSION_BY_NAME = 12
-_RESET_SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _FIND_LEADER = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -97,7 +97,7 @@ class Fetcher:
     @property
     def reset_spec(self) -> OffsetSpec | None:
         """Where to go without a position; None means to report it."""
-        return _RESET_SPECS.get(self._settings.auto_offset_reset)
+        return spec_of(self._settings.auto_offset_reset, self._cluster.clock.now_ms())
 
     def start(self) -> None:
         self._resolver = self._loop.create_task(self._resolve_forever())
@@ -417,6 +417,8 @@ class Fetcher:
     def _found(self, state: PartitionState, result: ListedOffset | ClientError) -> None:
         if isinstance(result, ClientError):
             state.error = result
+        elif result.offset < 0 and (state.reset_to or 0) >= 0:
+            state.seek_to(OffsetSpec.LATEST)  # Nothing is as young as was asked for.
         else:
             state.seek(max(result.offset, 0), -1)
             info = self._cluster.view.leader(*state.partition)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from tidemill.client.errors import SettingsError
+from tidemill.client.offset_reset import BY_DURATION, duration_ms
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -198,7 +199,7 @@ class ConsumerSettings(CommonSettings):
     auto_offset_reset: str = _setting(
         "latest",
         "Where to go when there is no position, or none that exists.",
-        choices=("earliest", "latest", "error", "none"),
+        choices=("earliest", "latest", BY_DURATION, "error", "none"),
     )
     group_id: str = _setting("", "The group to read as a member of, and to commit offsets for.")
     group_instance_id: str | None = _setting(
@@ -317,10 +318,20 @@ def _convert(kind: type[CommonSettings], row: str, hint: Any, raw: object) -> An
     return value
 
 
+def _with_duration(name: str, value: str) -> str:
+    try:
+        duration_ms(value[len(BY_DURATION) :])
+    except ValueError as error:
+        raise SettingsError(f"`{name}`: {error}") from error
+    return value
+
+
 def _choose(name: str, value: str, choices: Sequence[str]) -> str:
     for choice in choices:
-        if choice.lower() == value.lower():
+        if choice.lower() == value.lower() and choice != BY_DURATION:
             return choice
+    if BY_DURATION in choices and value.lower().startswith(BY_DURATION):
+        return _with_duration(name, value)
     raise SettingsError(f"`{name}` must be one of {', '.join(choices)}, not {value!r}")
 
 
