@@ -261,6 +261,37 @@ def test_trim_deletes_what_is_before(cli: Callable[..., Ran], topic_name: Name) 
     assert [r["value"] for r in records_of(cli("consume", name, "-e"))] == ["c"]
 
 
+def test_trim_beyond_the_end_takes_what_is_there(cli: Callable[..., Ran], topic_name: Name) -> None:
+    """One partition has three records, the other none: neither is asked for more than it has."""
+    name = topic_name("trim-all")
+    cli("topic", "create", name, "-p", "2")
+    cli("produce", name, "-p", "0", stdin="a\nb\nc\n")
+    planned = as_json(cli("topic", "trim", name, "-o", "5", "--dry-run", "--format", "json"))
+    assert [(row["name"], row["detail"]) for row in planned] == [(f"{name}-0", "3 records")]
+    ran = cli("topic", "trim", name, "-o", "5", "--yes")
+    assert ran.status == 0, ran.err
+    assert "deletes 3 records of 1 partition" in ran.err
+
+
+def test_a_setting_that_no_broker_knows_is_answered_with_the_one_that_was_meant(
+    cli: Callable[..., Ran], topic_name: Name
+) -> None:
+    name = topic_name("meant")
+    cli("topic", "create", name)
+    for line, meant in (
+        (f"topic alter {name} --set retention.sm=5", "retention.ms"),
+        (f"config set topic/{name} retention.m=5", "retention.ms"),
+        ("config set brokers log.retention.sm=5", "log.retention.ms"),
+        ("config set broker/0 max.conections=5", "max.connections"),
+    ):
+        ran = cli(*line.split())
+        assert ran.status == Exit.USAGE, (line, ran.err)
+        assert ran.err.lower().count(f"did you mean {meant}?") == 1, line
+    unlike = cli("config", "set", f"topic/{name}", "zzz=5")
+    assert unlike.status == Exit.USAGE
+    assert "did you mean" not in unlike.err
+
+
 def test_settings_are_set_and_read_back(cli: Callable[..., Ran], topic_name: Name) -> None:
     name = topic_name("settings")
     cli("topic", "create", name)

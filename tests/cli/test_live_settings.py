@@ -97,6 +97,13 @@ def test_explain_without_a_broker_is_quick_and_silent(tmp_path: Path) -> None:
     assert time.monotonic() - started < 10
 
 
+def test_explain_of_a_broker_that_was_named_wants_its_answer() -> None:
+    """A value from elsewhere would be taken for that broker's."""
+    ran = quick("config", "explain", "log.retention.hours", "-b", "127.0.0.1:1")
+    assert ran.status == Exit.UNREACHABLE, ran.out
+    assert "127.0.0.1:1" in ran.err
+
+
 def test_a_listener_cannot_be_changed_while_the_broker_runs(broker: BrokerProcess) -> None:
     refused = alter(broker, "broker/0", "listeners=PLAINTEXT://0.0.0.0:1")
     assert refused.status != 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from tidemill.cli.alter import change
 from tidemill.cli.command import command
 from tidemill.cli.connect import parse_pairs
 from tidemill.cli.exits import CommandError, Exit
@@ -141,22 +142,12 @@ async def set_settings(
     common: Common = COMMON,
 ) -> Note:
     """Change settings of a topic, of a broker or of all brokers; it takes effect at once."""
-    from tidemill.client.admin_types import AlterOp
-
     wanted = parse_resource(resource)
     changes = parse_pairs(pairs, "config set")
     if not changes and not delete:
         raise CommandError("nothing to change: give key=value or --delete key", Exit.USAGE)
-    ops = [AlterOp.set(k, v) for k, v in changes.items()] + [AlterOp.delete(k) for k in delete]
-    async with common.target.admin() as admin:
-        (await admin.alter_configs({wanted: ops}, validate_only=dry_run)).raise_first()
-    words = [f"{k}={v}" for k, v in changes.items()] + [f"{k} back to default" for k in delete]
-    verb = "would change" if dry_run else "changed"
-    return Note(
-        f"{verb} {resource}: {', '.join(words)}",
-        {"resource": resource, "set": changes, "deleted": list(delete)},
-        dry_run,
-    )
+    shown = ("resource", resource)
+    return await change(common.target, wanted, shown, changes, delete, dry_run=dry_run)
 
 
 @command(
@@ -178,7 +169,7 @@ async def explain(
     """Say what a key means, its defaults, its value and where that is from.
 
     The value is a running broker's if one answers; with --config or --set, or if none does, the
-    one that `tidemill up` would start with here.
+    one that `tidemill up` would start with here. A broker named by --bootstrap has to answer.
     """
     from tidemill.cli.live_settings import of_cluster
     from tidemill.config import ConfigError

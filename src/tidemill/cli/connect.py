@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_SOURCE = "the default"
+EXPLICIT_SOURCE = "the command line"
 BOOTSTRAP_VARIABLE = "TIDEMILL_BOOTSTRAP"
 PROFILE_VARIABLE = "TIDEMILL_PROFILE"
 
@@ -35,6 +36,11 @@ class Target:
     def is_default(self) -> bool:
         """Nobody said where the cluster is."""
         return self.source == DEFAULT_SOURCE
+
+    @property
+    def is_explicit(self) -> bool:
+        """The command itself says where the cluster is."""
+        return self.source == EXPLICIT_SOURCE
 
     def admin(self) -> Admin:
         from tidemill.client import Admin
@@ -94,7 +100,7 @@ def resolve(
     chosen = profiles.active(profile or os.environ.get(PROFILE_VARIABLE))
     merged = dict(chosen.settings if chosen else {}) | settings
     if bootstrap or written:
-        return Target(bootstrap or written or "", "the command line", merged, timeout_ms)
+        return Target(bootstrap or written or "", EXPLICIT_SOURCE, merged, timeout_ms)
     if from_environment := os.environ.get(BOOTSTRAP_VARIABLE):
         source = f"the variable {BOOTSTRAP_VARIABLE}"
         return Target(from_environment, source, merged, timeout_ms)

@@ -1,4 +1,4 @@
-"""The settings of a running broker, for whoever explains a key: within a moment, or not at all."""
+"""The settings of a running broker, for whoever explains a key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _SOURCES = {
 
 
 async def of_cluster(target: Target) -> tuple[str, BrokerConfig] | None:
-    """A broker in words and its settings; None if none answers at once."""
+    """A broker in words and its settings; None if none answers at once.
+
+    Who named the broker on the command line wants to know of that one, and is told if it fails.
+    """
+    if target.is_explicit:
+        return await _ask(target)
     timeout_s = TIMEOUT_S if target.timeout_ms is None else target.timeout_ms / 1000
     try:
         async with asyncio.timeout(timeout_s):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from tidemill.cli import offsets, outcomes
+from tidemill.cli.alter import change
 from tidemill.cli.command import command, confirm
 from tidemill.cli.connect import parse_pairs
 from tidemill.cli.exits import CommandError, Exit
@@ -183,22 +184,14 @@ async def alter(
     common: Common = COMMON,
 ) -> Note:
     """Change a topic's settings."""
-    from tidemill.client.admin_types import AlterOp, ConfigResource
+    from tidemill.client.admin_types import ConfigResource
 
     changes = parse_pairs(set_, "--set")
     if not changes and not delete:
         raise CommandError("nothing to change: give --set key=value or --delete key", Exit.USAGE)
-    ops = [AlterOp.set(k, v) for k, v in changes.items()] + [AlterOp.delete(k) for k in delete]
-    async with common.target.admin() as admin:
-        resource = ConfigResource.topic(name)
-        (await admin.alter_configs({resource: ops}, validate_only=dry_run)).raise_first()
-    words = [f"{k}={v}" for k, v in changes.items()] + [f"{k} back to default" for k in delete]
-    verb = "would change" if dry_run else "changed"
-    return Note(
-        f"{verb} {name}: {', '.join(words)}",
-        {"topic": name, "set": changes, "deleted": list(delete)},
-        dry_run,
-    )
+    resource = ConfigResource.topic(name)
+    shown = ("topic", name)
+    return await change(common.target, resource, shown, changes, delete, dry_run=dry_run)
 
 
 @command(
@@ -355,9 +348,9 @@ async def trim(
         described = (await admin.describe_topics([name])).raise_first()[name]
         wanted = ranges.choose_partitions(described, partition)
         plan = {
-            tp: (bounds.start, bounds.first)
+            tp: (min(bounds.start, bounds.last), bounds.first)
             for tp, bounds in (await ranges.settle_all(admin, wanted, span)).items()
-            if bounds.start > bounds.first
+            if min(bounds.start, bounds.last) > bounds.first
         }
         details = {str(tp): f"{start - first:,} records" for tp, (start, first) in plan.items()}
         lost = sum(start - first for start, first in plan.values())
