@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,8 +16,9 @@ from tidemill.broker.hello import NONCE_BYTES, Greeting
 from tidemill.broker.peers import Identity, Peers
 from tidemill.clock import SystemClock
 from tidemill.errors import ApiError, ErrorCode
+from tidemill.image import with_partitions
 from tidemill.store.sqlite import SqliteStore
-from tidemill.types import BrokerEpoch
+from tidemill.types import BrokerEpoch, BrokerId
 from tidemill.wire.apis import PRIVATE_FROM, ApiKey
 from tidemill.wire.declare import Message
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
@@ -302,11 +304,42 @@ async def test_moves_and_elections_are_asked_of_any_broker(brokers: Cluster) -> 
         assert started.responses[0].partitions[0].error_code == 0
         await until(lambda: brokers.partition("t").replicas == (3, 2))
         await brokers.settled()
+        office = asked.controller._office
+        late = replace(brokers.partition("t"), adding=(BrokerId(3),))
+        office.image = with_partitions(office.image, "t", [late])
         listed = await client.ask(ListPartitionReassignmentsRequest(topics=None), 0)
-        assert listed.topics == []
+        assert listed.topics == [], "the controller knows better than a broker that hears late"
         elected = await client.ask(ElectLeadersRequest(topic_partitions=None), 2)
     assert elected.error_code == 0
     await until(lambda: brokers.partition("t").leader == 3)
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+async def test_leadership_goes_back_by_itself_if_that_is_wanted(
+    tmp_path: Path, enabled: str
+) -> None:
+    """Rule K4: the preferred replica leads again a while after it came back, in sync."""
+    settings = {
+        "leader.imbalance.check.interval.seconds": "1",
+        "auto.leader.rebalance.enable": enabled,
+    }
+    async with cluster(tmp_path, 2, settings) as brokers:
+        away = brokers.others()[0].controller.broker_id
+        stays = brokers.boss.controller.broker_id
+        await create(brokers, "t", away, stays)
+        await create(brokers, "u", away, stays)
+        await brokers.stop(away)
+        await brokers.settled()
+        assert brokers.partition("t").leader == stays
+        await brokers.start(away)
+        await brokers.settled()
+        await until(lambda: set(brokers.partition("t").isr) == {away, stays})
+        if enabled == "true":
+            await until(lambda: brokers.partition("t").leader == away)
+        else:
+            await asyncio.sleep(1.5)
+            moved = await brokers.boss.controller.move_leaders_back()
+            assert moved == 2, "nobody had done it before"
 
 
 async def test_groups_are_coordinated_by_the_leader_of_their_partition(brokers: Cluster) -> None:

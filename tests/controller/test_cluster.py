@@ -468,7 +468,8 @@ async def test_a_move_is_written_to_the_topics_node_and_ends_with_the_last_targe
     node = await stored(wires, "/brokers/topics/t")
     assert node["partitions"] == {"0": [3, 2, 1], "1": [1, 2]}
     assert (node["adding_replicas"], node["removing_replicas"]) == ({"0": [3]}, {"0": [1]})
-    [listed] = one.list_reassignments(ListPartitionReassignmentsRequest(topics=None)).topics
+    everything = ListPartitionReassignmentsRequest(topics=None)
+    [listed] = (await one.list_reassignments(everything)).topics
     assert listed.partitions[0].adding_replicas == [3]
     await propose(one, "t", [1, 2, 3])
     state = wires.partition("t")
@@ -478,7 +479,7 @@ async def test_a_move_is_written_to_the_topics_node_and_ends_with_the_last_targe
     node = await stored(wires, "/brokers/topics/t")
     assert node["partitions"] == {"0": [3, 2], "1": [1, 2]}
     assert (node["adding_replicas"], node["removing_replicas"]) == ({}, {})
-    assert one.list_reassignments(ListPartitionReassignmentsRequest(topics=None)).topics == []
+    assert (await one.list_reassignments(everything)).topics == []
 
 
 async def test_the_preferred_replica_leads_again(wires: Wires) -> None:

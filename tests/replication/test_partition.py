@@ -159,6 +159,20 @@ def test_records_are_deleted_up_to_the_high_watermark_only() -> None:
     assert partition.delete_records_before(-1) == 2
 
 
+def test_a_leader_that_follows_does_not_forget_what_it_committed() -> None:
+    """Rule B5: its successor may not know yet how far the commits went."""
+    world = World()
+    partition = world.only()
+    partition.append(records(b"a", b"b"), required_acks=-1)
+    assert partition.high_watermark == 2
+    both = (SELF, OTHER)
+    partition.apply(
+        partition_image(leader=OTHER, leader_epoch=1, partition_epoch=1, replicas=both, isr=both)
+    )
+    partition.follow_leader(1, 0)
+    assert (partition.high_watermark, partition.copy.high_watermark) == (2, 2)
+
+
 def test_whoever_waits_is_told_of_a_demotion() -> None:
     """Rule B10: a deposed leader reports, so that waiting producers are not acked."""
     world = World()

@@ -391,11 +391,17 @@ class Controller:
             lambda: remote.alter_reassignments(self._forwarder, request),
         )
 
-    def list_reassignments(
+    async def list_reassignments(
         self, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """The moves under way, as far as this broker knows."""
-        return list_reassignments(self.image, request)
+        """The moves under way, as the controller knows them: what it began is among them."""
+
+        async def here() -> ListPartitionReassignmentsResponse:
+            return list_reassignments(self.image, request)
+
+        return await self._forwarder.ask(
+            here, lambda: remote.list_reassignments(self._forwarder, request)
+        )
 
     @_uninterrupted
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:

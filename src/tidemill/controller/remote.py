@@ -38,6 +38,8 @@ from tidemill.wire.messages.reassignments import (
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from tidemill.wire.messages.topics import (
     CreatableTopic,
@@ -133,6 +135,14 @@ async def alter_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     answer = await _forward(forwarder, ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
     assert isinstance(answer, AlterPartitionReassignmentsResponse)
+    return answer
+
+
+async def list_reassignments(
+    forwarder: Forwarder, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    answer = await _forward(forwarder, ApiKey.LIST_PARTITION_REASSIGNMENTS, request)
+    assert isinstance(answer, ListPartitionReassignmentsResponse)
     return answer
 
 

@@ -51,10 +51,11 @@ FORWARDED = frozenset(
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.ELECT_LEADERS,
     }
 )
-"""What only the controller can do, and clients may ask any broker for."""
+"""What only the controller can do or say, and clients may ask any broker for."""
 
 
 @handles(ApiKey.CLUSTER_HELLO, 0, 0)

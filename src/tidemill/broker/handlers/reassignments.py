@@ -1,12 +1,12 @@
 """AlterPartitionReassignments: v0-1. ListPartitionReassignments: v0. ElectLeaders: v0-2.
 
 Behaviour: moves of replicas are started, replaced and cancelled (KIP-455); they go on by themselves
-(see `controller.reassignment`). v1 can forbid a change of the replication factor. The list is what
-this broker knows of moves under way. ElectLeaders moves leadership to the preferred replica, or
-with type 1 (KIP-460) to any live one of a partition that nobody leads, whatever that loses.
+(see `controller.reassignment`). v1 can forbid a change of the replication factor. ElectLeaders
+moves leadership to the preferred replica, or with type 1 (KIP-460) to any live one of a partition
+that nobody leads, whatever that loses.
 
-Any broker can be asked: what changes something goes to the controller. The time limit of a request
-is not used: deciding takes milliseconds, and no answer waits for a move to be over.
+Any broker can be asked: all three go to the controller. The time limit of a request is not used:
+deciding takes milliseconds, and no answer waits for a move to be over.
 """
 
 from __future__ import annotations
@@ -61,10 +61,15 @@ def _unmoved(topic: ReassignableTopic, error: ApiError) -> ReassignableTopicResp
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0)
-def list_partition_reassignments(
+async def list_partition_reassignments(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    return broker.controller.list_reassignments(request)
+    try:
+        return await broker.controller.list_reassignments(request)
+    except ApiError as error:
+        return ListPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.message
+        )
 
 
 @handles(ApiKey.ELECT_LEADERS, 0, 2)
