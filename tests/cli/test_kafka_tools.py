@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -181,3 +182,14 @@ def test_the_scripts_find_a_python_by_themselves(tmp_path: Path) -> None:
     """From another folder, with no variable of ours set."""
     ran = script("kafka-topics", "--version", cwd=tmp_path, variables={"TIDEMILL_PYTHON": ""})
     assert (ran.status, ran.out) == (0, "4.3.1\n"), ran.err
+
+
+def test_java_classes_in_a_file_of_settings_are_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nearly every producer.properties of a Java program names its serializers."""
+    path = tmp_path / "producer.properties"
+    path.write_text("acks=all\nkey.serializer=org.apache.kafka.common.serialization.S\n")
+    options = argparse.Namespace(bootstrap_server="127.0.0.1:1", command_config=str(path))
+    assert common.target(options, "").settings == {"acks": "all"}
+    assert "ignored: key.serializer" in capsys.readouterr().err
