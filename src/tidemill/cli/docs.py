@@ -5,6 +5,7 @@ Run `python -m tidemill.cli.docs > docs/cli.md` after changing a command.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -115,7 +116,7 @@ def _globals(leaf: Leaf) -> str:
 
 
 def _section(leaf: Leaf) -> str:
-    lines = [f"## {' '.join(leaf.words)}", "", (leaf.function.__doc__ or "").strip(), ""]
+    lines = [f"## {' '.join(leaf.words)}", "", inspect.cleandoc(leaf.function.__doc__ or ""), ""]
     rows = _options(leaf, of_all=False)
     if rows:
         lines += ["| argument | |", "|---|---|", *rows, ""]
