@@ -168,3 +168,26 @@ async def test_who_leads_is_asked_of_another_broker_when_one_hangs(
         async with asyncio.timeout(8):
             for _ in range(3):
                 await producer._cluster.refresh()
+
+
+async def test_a_new_leader_is_asked_as_soon_as_the_old_one_has_let_go(
+    brokers: list[ScriptedBroker],
+) -> None:
+    """The old leader dies with a fetch under way, which ends after the new leader is known: by
+    then nothing but that end can tell that the partition may be asked for again."""
+    first, second = brokers
+    partition = PARTITIONS[0]
+    async with (
+        Producer(second.bootstrap, **QUICK) as producer,
+        Consumer(second.bootstrap, auto_offset_reset="earliest", retry_backoff_ms=200) as consumer,
+    ):
+        consumer.assign([partition])
+        await consumer.position(partition)
+        first.fault = lambda key, _: Fault(silent=True) if key is ApiKey.FETCH else None
+        while not first.seen(ApiKey.FETCH):
+            assert await consumer.poll(timeout_ms=10) == []
+        second.lead(partition)
+        await first.stop()
+        await producer.send("t", b"news", partition=0)
+        [record] = await consumer.poll(timeout_ms=5_000)
+        assert record.value == b"news"

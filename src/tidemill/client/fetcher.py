@@ -185,6 +185,7 @@ class Fetcher:
         failures = 0
         connection: Connection | None = None
         while node_id in self._by_broker:
+            routes = self._by_broker
             asked, wanted = self._choose(node_id)
             if not wanted and not failures:
                 loop.bell.clear()
@@ -206,6 +207,9 @@ class Fetcher:
             finally:
                 for state, _ in asked.values():
                     state.in_flight = False
+                if self._by_broker is not routes:
+                    # Whoever leads these by now could not ask for them as long as we did.
+                    self.wake()
 
     def _report_if_final(self, asked: Asked, error: ClientError) -> None:
         if not error.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
