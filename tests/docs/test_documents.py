@@ -85,3 +85,25 @@ def test_the_architecture_names_what_exists() -> None:
         assert source.exists(), path
         for part in filter(None, name.split(".")):
             assert re.search(rf"\b{part}\b", source.read_text()), f"{part} is not in {path}"
+
+
+def test_the_page_about_validate_shows_what_the_command_shows() -> None:
+    """Its commands are examples of the help, which `tests/cli/test_examples.py` runs; its output
+    has the report's columns; its scenarios are those there are."""
+    from dataclasses import fields
+
+    from tests.cli.test_examples import EXAMPLES
+
+    from tidemill.cli.render import heading
+    from tidemill.cli.validate_report import PromiseRow, ScenarioRow
+    from tidemill.testing.validation.promises import MEANINGS
+
+    text = (ROOT / "docs" / "validate.md").read_text()
+    commands = [line for line in text.splitlines() if line.startswith("tidemill ")]
+    assert commands
+    assert set(commands) <= set(EXAMPLES)
+    for row in (ScenarioRow, PromiseRow):
+        shown = [heading(each) for each in fields(row) if "quiet" not in each.metadata]
+        assert re.search(r"\s+".join(shown), text)
+    for scenario, meaning in MEANINGS.items():
+        assert f"| `{scenario}` | {meaning} |" in text

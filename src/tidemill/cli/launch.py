@@ -6,17 +6,16 @@ its own, so that Ctrl-C in a shell reaches only whoever started it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemill.broker.process import stopping_with_parent
 from tidemill.cli.exits import CommandError
 from tidemill.cli.fleet import Fleet, Member
 
@@ -28,8 +27,6 @@ LOG_BYTES_MAX = 16 << 20
 """A log file that has grown larger is put aside at the next start; one such is kept."""
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_LINES = 4
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Launched(NamedTuple):
@@ -55,7 +52,7 @@ def launch(fleet: Fleet, member: Member, *, detached: bool) -> Launched:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=None if detached else _stopping_with_parent(),
+            preexec_fn=None if detached else stopping_with_parent(),
         )
     return Launched(member, process, log, start)
 
@@ -63,22 +60,6 @@ def launch(fleet: Fleet, member: Member, *, detached: bool) -> Launched:
 def _put_aside(log: Path) -> None:
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
-
-
-def _stopping_with_parent() -> Callable[[], None] | None:
-    """Have the system stop the child cleanly when we are gone, however we went."""
-    if not sys.platform.startswith("linux"):
-        return None
-    # Loaded before the fork: in the child nothing but the call itself is safe.
-    prctl = ctypes.CDLL(None).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
 
 
 def is_ready(fleet: Fleet, launched: Launched) -> bool:

@@ -30,6 +30,12 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     (SETTINGS, "profile", "profile:app", "Name clusters and switch between them."),
     (TOOLS, "log", "log:app", "Look into log files, verify and import them."),
     (TOOLS, "perf", "perf:app", "Measure how fast records go in and out."),
+    (
+        TOOLS,
+        "validate",
+        "validate:app",
+        "Kill brokers under your settings; see what they promise and keep.",
+    ),
     (TOOLS, "doctor", "doctor:app", "Check this machine and a cluster for trouble."),
     (TOOLS, "help", "help_topics:app", "More to read: exit codes, offsets, formats."),
 )

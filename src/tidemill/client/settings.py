@@ -275,6 +275,11 @@ def is_explicit(given: Mapping[str, object], name: str) -> bool:
     return any(_dotted(written) == _dotted(name) for written in given)
 
 
+def is_known(kind: type[CommonSettings], name: str) -> bool:
+    """Whether this kind of client has such a setting."""
+    return _dotted(name) in _names(kind)
+
+
 def describe(kind: type[CommonSettings]) -> list[tuple[str, object, str]]:
     """(Kafka's name, default, meaning) of each setting, for help texts."""
     return [(_dotted(f.name), f.default, f.metadata[_DOC]) for f in fields(kind)]

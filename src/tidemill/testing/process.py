@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from tidemill.broker.process import stopping_with_parent
 from tidemill.testing.running import OwnProcess
 
 # Below the range from which systems take ports for outgoing connections: a client that keeps
@@ -47,12 +48,17 @@ class BrokerProcess(OwnProcess):
         settings: Mapping[str, str] | None = None,
         *,
         port: int | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
+        stops_with_parent: bool = False,
     ) -> None:
+        """`environment` comes on top of ours; None takes a variable away. A broker that stops with
+        its parent hears no Ctrl-C, and has to be started by a thread that lives as long."""
         self.data_dir = Path(data_dir)
         self.settings = dict(settings or {})
         self.port = port if port is not None else free_port()
-        self._environment = {**os.environ, **(environment or {})}
+        variables = {**os.environ, **(environment or {})}
+        self._environment = {key: text for key, text in variables.items() if text is not None}
+        self._stops_with_parent = stops_with_parent
 
     @property
     def bootstrap(self) -> str:
@@ -65,6 +71,11 @@ class BrokerProcess(OwnProcess):
 
     def start(self) -> Self:
         """Start the process and return once it says that it accepts connections."""
+        self.spawn()
+        return self.wait_until_ready()
+
+    def spawn(self) -> None:
+        """Start the process and return at once."""
         command = [sys.executable, "-m", "tidemill.cli.main", "up"]
         command += ["--port", str(self.port)]
         if "log.dirs" not in self.settings:
@@ -73,8 +84,19 @@ class BrokerProcess(OwnProcess):
             command += ["--set", f"{key}={value}"]
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self._environment,
+                start_new_session=self._stops_with_parent,
+                preexec_fn=stopping_with_parent() if self._stops_with_parent else None,
             )
+
+    def wait_until_ready(self) -> Self:
+        """Wait until the process that was spawned says that it accepts connections."""
+        assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("ready on"):
