@@ -13,6 +13,8 @@ from tests.broker.harness import batch, connect, create_topic, produce, running_
 
 from tidemill.broker.server import BrokerServer
 from tidemill.client import Consumer, ConsumerRecord
+from tidemill.client.errors import ClientError
+from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
 from tidemill.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 
@@ -20,6 +22,8 @@ QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "group.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "50",
+    "group.consumer.heartbeat.interval.ms": "200",
 }
 TP = TopicPartition("t", 0)
 JOIN_VERSION = 5
@@ -218,3 +222,24 @@ async def test_a_member_that_closes_while_it_joins_leaves(tmp_path: Path) -> Non
                 group = None if shard is None else shard.groups.get("g")
         await consumer.close()
         assert not group.members
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_who_is_fenced_by_its_own_instance_stops_reading(
+    tmp_path: Path, protocol: str
+) -> None:
+    """Rule J2: another process has the name and the partitions; the first one must not go on."""
+    journal = Journal()
+    static = {"group_instance_id": "one", "group_protocol": protocol}
+    async with broker(tmp_path) as server, member(server, **static) as first:
+        first.subscribe(["t"], listener=journal)
+        await join(first)
+        async with member(server, **static | {"group_protocol": "classic"}) as second:
+            second.subscribe(["t"])
+            await join(second)
+            with pytest.raises(ClientError) as fenced:
+                await poll_on(first)
+            assert fenced.value.code is ErrorCode.FENCED_INSTANCE_ID
+            assert first.assignment() == set()
+            assert journal.told[-1] == "lost"
+            assert second.assignment() == {TP}

@@ -269,6 +269,8 @@ class ClassicMember(GroupMember):
             try:
                 await self._beat()
             except ClientError as error:
+                if error.code in FATAL:
+                    raise
                 self._note(error.code)
                 if error.code in _LOST:
                     self._beating = False
