@@ -318,6 +318,12 @@ class Accumulator:
         except ClientError as error:
             held.error = error
             return
+        except Exception as error:  # noqa: BLE001 - a partitioner may raise anything
+            held.error = ClientError(
+                ErrorCode.INVALID_RECORD, f"the partitioner failed: {error!r}", hint=""
+            )
+            held.error.__cause__ = error
+            return
         held.batch, held.index = self._append(
             queue, record.timestamp_ms, record.key, record.value, record.headers, record.size_bytes
         )

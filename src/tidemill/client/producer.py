@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 UNSEEN_FAILURES_MAX = 100
 COMPRESSION_THREADS = 2
+TIMESTAMP_MS_MAX = 2**63 - 1
 CLOSE_AFTER_ERROR_MS = 5_000
 """How long a block that was left by an error or a cancellation waits for what it had queued."""
 
@@ -197,8 +198,7 @@ class Producer:
             raise ClosedError("this producer is not running; use it inside `async with`")
         if self._plain and type(value) is bytes and (key is None or type(key) is bytes):
             pairs = as_headers(headers) if headers else ()
-            if timestamp_ms is None or timestamp_ms < 0:
-                timestamp_ms = self._time(timestamp_ms)
+            timestamp_ms = self._time(timestamp_ms)
         else:
             record = self._prepare(topic, value, key, headers, partition, timestamp_ms)
             topic, value, key, pairs, partition, timestamp_ms = record
@@ -235,7 +235,7 @@ class Producer:
         """The record's time: the given one, or now."""
         if timestamp_ms is None:
             return self._clock.now_ms()
-        if timestamp_ms < 0:
+        if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
             raise ValueError(f"a timestamp is milliseconds since 1970, not {timestamp_ms}")
         return timestamp_ms
 

@@ -22,10 +22,26 @@ class RecordMetadata:
 
 
 def as_headers(headers: HeadersInput) -> Headers:
-    """Headers in the wire's form; text values become UTF-8."""
+    """Headers in the wire's form; text values become UTF-8. What cannot be sent is refused here."""
     if not headers:
         return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple(
-        (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
-    )
+    return tuple((_header_name(name), _header_value(name, value)) for name, value in pairs)
+
+
+def _header_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a header's name must be text, not {type(name).__name__}")
+    if not name.isascii():
+        name.encode()  # Half of a surrogate pair has no UTF-8: better found now than on the way.
+    return name
+
+
+def _header_value(name: str, value: object) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"header {name!r} must be bytes, str or None, not {type(value).__name__}")

@@ -26,6 +26,7 @@ from tidemill.client.naming import Naming
 from tidemill.client.outcomes import Outcomes
 from tidemill.client.produce_requests import Packed, Packer, Sent
 from tidemill.client.settings import ProducerSettings
+from tidemill.errors import ErrorCode
 from tidemill.executor import Executor
 from tidemill.wire.messages.produce import ProduceResponse
 
@@ -215,8 +216,10 @@ class Sender:
 
     def _send(self, broker: _Broker, connection: Connection, sent: Sent) -> bool:
         """Write one request; False if the connection went away under us."""
+        packed = self._packed(sent)
+        if packed is None:
+            return True
         try:
-            packed = self._packer.pack(sent)
             if self._packer.acks == 0:
                 connection.send_blind(packed.request, max_version=packed.max_version)
                 self.outcomes.settle_unacknowledged(sent)
@@ -230,6 +233,17 @@ class Sender:
         self._watch_for_stuck()
         future.add_done_callback(lambda done: self._answered(broker, packed, done))
         return True
+
+    def _packed(self, sent: Sent) -> Packed | None:
+        """The request for these batches; None if they cannot be one, which fails them alone."""
+        try:
+            return self._packer.pack(sent)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other batches must go on
+            failure = ClientError(
+                ErrorCode.INVALID_RECORD, f"the records cannot be encoded: {error!r}", hint=""
+            )
+            self.outcomes.settle_all(sent, failure, maybe_written=False)
+            return None
 
     def _answered(self, broker: _Broker, packed: Packed, future: asyncio.Future[Any]) -> None:
         del broker.under_way[future]
