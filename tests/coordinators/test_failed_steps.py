@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.coordinators.shard_world import ShardWorld
 
+from tidemill.coordinators.classic_group import ClassicGroup
 from tidemill.coordinators.consumer_group import ConsumerGroup
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicId
 from tidemill.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, TopicPartitions
+from tidemill.wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 
 SESSION_MS = 45_000
 REBALANCE_MS = 20_000
@@ -75,6 +83,38 @@ def test_a_static_member_whose_place_could_not_be_taken_still_ends(steps: Steps)
     assert set(steps.group.members) == {"a"}
     steps.world.wait(SESSION_MS + 1)
     assert not steps.group.members
+
+
+def test_a_classic_static_member_whose_new_id_was_not_stored_is_as_it_was(steps: Steps) -> None:
+    """Rule J3: its metadata, its timeouts and its place; the group stays stable."""
+    world = steps.world
+
+    def join(metadata: bytes, session_ms: int) -> Any:
+        request = JoinGroupRequest(
+            group_id="c", session_timeout_ms=session_ms, rebalance_timeout_ms=session_ms,
+            group_instance_id="one", protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+        )  # fmt: skip
+        answers: list[Any] = []
+        world.run(lambda shard: shard.join(request, world.info(), answers.append))
+        world.wait(3_001)
+        return answers[0]
+
+    joined = join(b"before", 10_000)
+    plan = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")]
+    sync = SyncGroupRequest(
+        group_id="c", generation_id=1, member_id=joined.member_id, group_instance_id="one",
+        assignments=plan,
+    )  # fmt: skip
+    world.run(lambda shard: shard.sync(sync, world.info(), lambda _: None))
+    group = world.shard.groups["c"]
+    assert isinstance(group, ClassicGroup)
+    before = replace(group.members[joined.member_id])
+    world.refuse_appends()
+    assert join(b"after", 20_000).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert group.state == "Stable"
+    assert group.members == {joined.member_id: before}
+    assert group.supports("consumer", ["range"])
 
 
 def revoking(steps: Steps) -> None:

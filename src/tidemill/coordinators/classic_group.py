@@ -76,7 +76,7 @@ class ClassicGroup(Rebalancing):
             return self._join_known(request, info, reply)
         except ApiError as error:
             reply(join_error(error.code, _told_id(request.member_id, error.code)))
-            return nothing()
+            return self._maybe_complete_join()  # Nobody waits for who was turned away.
 
     def _check_size(self, member_id: str) -> None:
         """Refuse whoever is too many; those who are in may always rejoin (rule J6)."""

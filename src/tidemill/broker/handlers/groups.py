@@ -8,7 +8,8 @@ Version notes: JoinGroup v1 rebalance timeout, v4 MEMBER_ID_REQUIRED (KIP-394), 
 LeaveGroup v3 removes many members at once (KIP-345), by instance id too.
 Deviations: a member that is removed while its SyncGroup waits, or that repeats a JoinGroup while
 the first one waits, has the waiting one answered at once; Kafka lets it time out. A group keeps at
-most 10,000 ids that were handed out and not used.
+most 10,000 ids that were handed out and not used. A member that finds no room in a rebalance is not
+waited for; Kafka waits for the rebalance timeout.
 """
 
 from __future__ import annotations
