@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from tidemill import __version__
+from tidemill.client.answers import Answers
 from tidemill.client.errors import RequestTimeoutError, UnreachableError, UnsupportedError
 from tidemill.client.settings import CommonSettings
 from tidemill.clock import Clock
@@ -37,7 +38,6 @@ STUCK_MS = 1_000
 
 _SIZE = struct.Struct(">i")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
-_RESPONSE_BYTES_MIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Connector(Protocol):
     """Makes a connected transport; a simulation brings its own network."""
 
     def __call__(
-        self, factory: Callable[[], asyncio.Protocol], host: str, port: int
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]: ...
 
 
 async def connect_tcp(
-    factory: Callable[[], asyncio.Protocol], host: str, port: int
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
 ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
     """A TCP connection of the running loop, without Nagle's delay."""
     loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class _Pending:
         self.sent_ms = sent_ms
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Pipelined requests over one transport; made by `open_connection`."""
 
     def __init__(self, address: Address, settings: CommonSettings, clock: Clock) -> None:
@@ -110,9 +110,7 @@ class Connection(asyncio.Protocol):
         self._closed: Exception | None = None
         self._in_flight: deque[_Pending] = deque()
         self._next_correlation_id = 0
-        self._chunks: list[bytes] = []
-        self._buffered_bytes = 0
-        self._wanted_bytes = _SIZE.size
+        self._answers = Answers(settings.max_response_bytes)
         self._writable = True
         self._when_writable: list[Callable[[], None]] = []
 
@@ -248,40 +246,22 @@ class Connection(asyncio.Protocol):
         text = f"the broker at {self.address} closed the connection{why}"
         self._end(UnreachableError(text, hint=""))
 
-    def data_received(self, data: bytes) -> None:
-        # Chunks are joined once, when all bytes of the next frame are there: nothing is allocated
-        # for a declared size, and a large answer is not copied again with each chunk.
-        self._chunks.append(data)
-        self._buffered_bytes += len(data)
-        if self._buffered_bytes >= self._wanted_bytes and self._closed is None:
-            try:
-                self._take_frames()
-            except WireError as error:
-                self._end(
-                    UnreachableError(
-                        f"the answer of {self.address} does not parse: {error}",
-                        hint="does a Kafka broker listen there, and without TLS?",
-                    )
-                )
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._answers.writable()
 
-    def _take_frames(self) -> None:
-        buffer = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        view = memoryview(buffer)
-        pos, end = 0, len(buffer)
-        wanted = _SIZE.size
-        while end - pos >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(buffer, pos)
-            if not _RESPONSE_BYTES_MIN <= size <= self._settings.max_response_bytes:
-                raise WireError(f"it declares {size} bytes")
-            if end - pos - _SIZE.size < size:
-                wanted = _SIZE.size + size
-                break
-            pos += _SIZE.size
-            self._answer(view[pos : pos + size])
-            pos += size
-        self._chunks = [buffer[pos:]] if pos < end else []
-        self._buffered_bytes = end - pos
-        self._wanted_bytes = wanted
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closed is not None:
+            return
+        try:
+            for frame in self._answers.take(nbytes):
+                self._answer(frame)
+        except WireError as error:
+            self._end(
+                UnreachableError(
+                    f"the answer of {self.address} does not parse: {error}",
+                    hint="does a Kafka broker listen there, and without TLS?",
+                )
+            )
 
     def _answer(self, frame: memoryview) -> None:
         if not self._in_flight:
@@ -309,7 +289,6 @@ class Connection(asyncio.Protocol):
         if self._closed is not None:
             return
         self._closed = reason
-        self._chunks = []
         if self._transport is not None:
             self._transport.close()
         while self._in_flight:
