@@ -10,6 +10,7 @@ from tests.replication.helpers import World, partition_image, records, topic_ima
 
 from tidemill.errors import ErrorCode
 from tidemill.image import (
+    PartitionImage,
     TopicImage,
     with_partitions,
     with_topic,
@@ -17,9 +18,10 @@ from tidemill.image import (
     without_topics,
 )
 from tidemill.replication.manager import CHANGES_AT_ONCE_MAX
+from tidemill.replication.partition import Partition
 from tidemill.storage.disk_errors import DiskFullError
 from tidemill.testing.disk import CrashDisk
-from tidemill.types import NO_BROKER, TopicPartition
+from tidemill.types import NO_BROKER, PartitionEpoch, TopicPartition
 
 
 def strays(world: World) -> list[str]:
@@ -92,6 +94,32 @@ def test_a_partition_without_a_leader_has_its_replica_and_its_high_watermark() -
     assert not partition.is_leader
     assert partition.log.log_end_offset == 2
     assert again.replicas.high_watermarks() == {TopicPartition("t", 0): 2}
+
+
+def test_a_change_costs_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand ISR changes of a wide topic, one by one, must not be a million steps."""
+    world = World()
+    world.add(topic_image(partitions=50))
+    world.run_later()
+    assert len(world.replicas) == 50
+    applied: list[int] = []
+    apply = Partition.apply
+
+    def counted(partition: Partition, image: PartitionImage) -> None:
+        applied.append(image.index)
+        apply(partition, image)
+
+    monkeypatch.setattr(Partition, "apply", counted)
+    for index in range(50):
+        changed = replace(
+            world.image.topics["t"].partitions[index], partition_epoch=PartitionEpoch(7)
+        )
+        world.apply(with_partitions(world.image, "t", [changed]))
+    assert applied == list(range(50))
+    world.replicas.stop_leading()
+    changed = replace(world.image.topics["t"].partitions[0], partition_epoch=PartitionEpoch(8))
+    world.apply(with_partitions(world.image, "t", [changed]))
+    assert len(applied) == 100, "whoever stopped leading is told of everything anew"
 
 
 def test_more_partitions() -> None:

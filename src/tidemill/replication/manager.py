@@ -201,7 +201,7 @@ class ReplicaManager:
         for name, topic in image.topics.items():
             known = before.topics.get(name)
             if known is not topic or defaults_changed or is_all_new:
-                self._apply_topic(known, topic, defaults_changed)
+                self._apply_topic(known, topic, defaults_changed, is_all_new)
         if at_once:
             self._drop_unassigned_logs()
         self._work_off(image.partition_count if at_once else CHANGES_AT_ONCE_MAX)
@@ -215,16 +215,20 @@ class ReplicaManager:
         )
 
     def _apply_topic(
-        self, known: TopicImage | None, topic: TopicImage, defaults_changed: bool
+        self, known: TopicImage | None, topic: TopicImage, defaults_changed: bool, is_all_new: bool
     ) -> None:
+        # Of a wide topic only the partitions that changed may cost anything.
+        seen = () if known is None or is_all_new else known.partitions
         partitions = self._by_name.setdefault(topic.name, {})
         self._by_id[topic.topic_id] = partitions
         settings = self._settings_of(topic)
         if partitions and (defaults_changed or known is None or known.configs != topic.configs):
             for partition in partitions.values():
                 partition.reconfigure(settings)
-        for image in topic.partitions:
+        for index, image in enumerate(topic.partitions):
             existing = partitions.get(image.index)
+            if existing is not None and index < len(seen) and seen[index] is image:
+                continue
             if self._broker_id not in image.replicas:
                 self._unassign(partitions, TopicPartition(topic.name, image.index), image)
             elif existing is None:
