@@ -406,7 +406,9 @@ async def test_a_late_commit_is_not_one_for_the_topic_s_successor(
     await create(bootstrap, topic, 1)
     await fill(bootstrap, topic, 5)
     partition = TopicPartition(topic, 0)
-    async with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
+    settings: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest"}
+    settings |= {"allow_auto_create_topics": False}  # Else it would make the topic again itself.
+    async with Consumer(bootstrap, **settings) as consumer:
         consumer.assign([partition])
         await read(consumer, 5)
         late = consumer._committable()
