@@ -9,6 +9,7 @@ import struct
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.harness import (
@@ -25,9 +26,10 @@ from tests.broker.harness import (
 
 from tidemill.broker.connection import BYTES_PER_TURN_MAX, Connection
 from tidemill.broker.listener import TcpAddress
+from tidemill.broker.outbox import IN_FLIGHT_MAX
 from tidemill.broker.server import BrokerServer
 from tidemill.wire.apis import ApiKey
-from tidemill.wire.frame import encode_request
+from tidemill.wire.frame import encode_request, encode_response
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
 from tidemill.wire.messages.fetch import FetchRequest
 from tidemill.wire.messages.metadata import MetadataRequest
@@ -233,10 +235,57 @@ async def test_socket_options_reach_the_kernel(tmp_path: Path) -> None:
         # Linux doubles what it is asked for, to have room for its own notes.
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 140_000
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 100_000
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert isinstance(listener._bound, TcpAddress)
         listening = listener._bound._socket
         told = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
         assert struct.unpack_from("I", told, 28) == (7,)  # of a listening socket: its backlog
+
+
+async def until_waiting(server: BrokerServer, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(server.broker.purgatory) < count:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+async def test_only_so_many_answers_are_owed_to_one_connection(
+    server: BrokerServer, client: Client
+) -> None:
+    """Rule 2.L: a client that only asks has its requests wait in its own socket."""
+    await create_topic(server, "t")
+    asked = [client.send(fetch_request("t", 0, max_wait_ms=60_000), 12) for _ in range(200)]
+    purgatory = server.broker.purgatory
+    await until_waiting(server, IN_FLIGHT_MAX)
+    async with connect(server.port) as producer:
+        await producer.ask(SOFTWARE, 3)
+        assert len(purgatory) == IN_FLIGHT_MAX
+        await produce(producer, "t", batch([b"v"]))
+    received = [(await client.receive(FetchRequest, 12))[0] for _ in asked]
+    assert received == asked
+
+
+async def test_an_answer_that_cannot_be_encoded_is_the_trouble_of_one(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients wait for the same records; the first one's answer turns out to be impossible."""
+    await create_topic(server, "t")
+    failed: list[int] = []
+
+    def encode_but_one(api_key: int, *rest: Any) -> Any:
+        if api_key == ApiKey.FETCH and not failed:
+            failed.append(api_key)
+            raise ValueError("out of range")
+        return encode_response(api_key, *rest)
+
+    async with connect(server.port) as first, connect(server.port) as second:
+        for count, client in enumerate((first, second), 1):
+            client.send(fetch_request("t", 0, max_wait_ms=60_000), 12)
+            await until_waiting(server, count)
+        monkeypatch.setattr("tidemill.broker.connection.encode_response", encode_but_one)
+        async with connect(server.port) as producer:
+            await produce(producer, "t", batch([b"v"]))
+        assert await first.is_closed()
+        assert (await second.receive(FetchRequest, 12))[1].responses
 
 
 async def test_a_disconnect_does_not_undo_an_append(server: BrokerServer, client: Client) -> None:

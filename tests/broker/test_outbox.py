@@ -111,6 +111,16 @@ def test_stored_records_are_not_read_while_the_peer_does_not_read() -> None:
     assert peer.room == 1
 
 
+def test_an_answer_waits_for_the_stored_records_before_it() -> None:
+    peer = Peer()
+    peer.outbox.pause()
+    peer.outbox.send([b"head ", Stored(b"records")])
+    peer.outbox.send([b" next"])
+    assert peer.wire.data == b""
+    peer.outbox.resume()
+    assert peer.wire.data == b"head records next"
+
+
 def test_cold_records_come_from_the_executor() -> None:
     peer = Peer()
     peer.outbox.send([b"head ", Stored(b"cold", cold=True), b" tail"])
