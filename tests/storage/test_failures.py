@@ -299,6 +299,21 @@ class TestCheckpoints:
         note()
         assert manager.prepare_recovery_point(log, 9) is None
 
+    def test_deleted_records_do_not_come_back_with_the_names_of_their_files(self) -> None:
+        """Rule E5: the checkpoint is durable, the renaming of what it hid is not."""
+        disk, config = CrashDisk(), LogConfig(segment_bytes=400)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        append(log, 12)
+        log.flush()
+        log.advance_log_start(log.segments[2].base_offset)
+        manager.write_checkpoints({TP: 12})
+        assert manager.run_retention({TP: 12}) == 2
+        start = log.log_start_offset
+        manager.write_checkpoints({TP: 12})
+        lose_power(disk)
+        assert manager_on(disk, config=config).logs[TP].log_start_offset == start
+
     def test_a_recreated_topic_does_not_inherit_a_high_watermark(self) -> None:
         """Rule B7: nothing of the old one was flushed, so no other checkpoint names it."""
         disk, config = CrashDisk(), LogConfig(flush_policy="async")

@@ -209,6 +209,23 @@ def test_a_time_index_that_is_behind_the_other_hides_no_time(entries_left: int |
         assert found.offset == next(i for i, time in enumerate(times) if time >= wanted)
 
 
+def test_index_entries_of_what_a_crash_took_do_not_stay_in_the_files() -> None:
+    """Rule E4: the next recovery would begin where they point, and other batches lie there."""
+    disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
+    manager = manager_on(disk, config=config)
+    log = manager.create(TP, TOPIC_ID, config)
+    for number in range(20):
+        log.append_as_leader(batch(b"v" * 60, timestamp=1000 + number), leader_epoch=0)
+    segment = log.segments[0]
+    segment.write_indexes()
+    disk.truncate(segment.log_path, segment.locate(5, disk.pread))
+    disk.restart()
+    segment = manager_on(disk, config=config).logs[TP].segments[0]
+    assert 0 < len(segment.offset_index) < 5
+    assert disk.size(segment.offset_index.path) == segment.offset_index.size_bytes()
+    assert disk.size(segment.time_index.path) == segment.time_index.size_bytes()
+
+
 def test_an_index_that_lies_is_only_a_slow_index() -> None:
     disk = CrashDisk()
     log = make(disk, 30, checkpoint=True)

@@ -151,7 +151,8 @@ class ManagedLogs:
                 continue
             recovery_points[topic_partition] = log.flushed_offset
             watermarks[topic_partition] = watermark_of(topic_partition, 0)
-            if log.log_start_offset and log.log_start_offset > log.segments[0].base_offset:
+            if log.log_start_offset:
+                # Also where a segment begins: those before it may come back with a power cut.
                 starts[topic_partition] = log.log_start_offset
         place.recovery_points, place.log_starts = dict(recovery_points), dict(starts)
         return {

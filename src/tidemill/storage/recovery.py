@@ -360,8 +360,10 @@ def _note_tail(unsynced: Unsynced, segments: list[Segment]) -> None:
     """What survived is served from now on, so it must also survive the next crash."""
     unsynced.names_changed = True
     for segment in segments:
-        # Reading a short tail once more is cheaper than making two files, ten thousand times.
-        if segment.has_unwritten_index and segment.size > UNINDEXED_BYTES_MAX:
+        # Reading a short tail once more is cheaper than making two files, ten thousand times. But
+        # files that are there must not speak of what is gone.
+        is_long = segment.size > UNINDEXED_BYTES_MAX
+        if segment.has_unwritten_index and (is_long or segment.has_index_file):
             segment.write_indexes()
         unsynced.paths += [segment.log_path, *segment.index_paths()]
 

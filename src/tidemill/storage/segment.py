@@ -248,8 +248,11 @@ class Segment:
         """
         if self._sealed_size == self.size and not self.has_unwritten_index:
             return True
-        is_short = self.size <= UNINDEXED_BYTES_MAX
-        return is_short and not (self.offset_index.has_file or self.time_index.has_file)
+        return self.size <= UNINDEXED_BYTES_MAX and not self.has_index_file
+
+    @property
+    def has_index_file(self) -> bool:
+        return self.offset_index.has_file or self.time_index.has_file
 
     @property
     def has_unwritten_index(self) -> bool:
