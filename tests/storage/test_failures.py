@@ -160,6 +160,18 @@ class TestFlush:
         assert [isinstance(error, DiskError) for error in told] == [True, True]
         assert log.flushed_offset == 0
 
+    def test_a_snapshot_waits_for_what_it_describes(self) -> None:
+        """Rule G5: a crash could still take that away, and would leave the snapshot."""
+        disk = CrashDisk()
+        log = manager_on(disk).create(TP, TOPIC_ID, LogConfig())
+        append(log, 3)
+        save = log.begin_save()
+        save()
+        assert not [name for name in disk.listdir(log.directory) if name.endswith(".snapshot")]
+        log.flush()
+        save()
+        assert [name for name in disk.listdir(log.directory) if name.endswith(".snapshot")]
+
     @pytest.mark.parametrize("ending", ["shutdown", "truncate"])
     def test_what_a_flush_under_way_was_to_flush_is_not_forgotten(self, ending: str) -> None:
         """Rules E5 and H10: somebody else says that all is durable before it is done."""
