@@ -144,6 +144,48 @@ def test_giving_up_what_may_be_written_starts_a_new_epoch() -> None:
     assert known.epoch == 1
 
 
+def given_up_before(second: Batch) -> tuple[Sequences, Identity]:
+    """A batch was given up, and the next one waits to be sent again: perhaps it is written."""
+    sequences, known = started()
+    lost = batch(1)
+    for sent in (lost, second):
+        sent.maybe_written = True
+        sequences.sent(sent)
+    sequences.returned(lost)
+    sequences.gave_up(lost)
+    sequences.returned(second)
+    return sequences, known
+
+
+def test_a_batch_behind_one_that_was_given_up_keeps_its_number() -> None:
+    """Rule G2: it may have been written, and under another number nobody would recognise it."""
+    second, third = batch(2), batch(3)
+    sequences, known = given_up_before(second)
+    assert sequences.may_send(second)
+    assert sequences.prepare(known, [second, third])
+    sequences.sent(second)
+    assert (sequences.epoch, second.base_sequence) == (0, 20)
+    assert not sequences.may_send(third)
+    sequences.returned(second)
+    sequences.acknowledged(second)
+    assert sequences.may_send(third)
+    assert sequences.prepare(known, [third])
+    sequences.sent(third)
+    assert (sequences.epoch, third.base_sequence) == (1, 0)
+
+
+def test_a_batch_that_the_gap_proves_unwritten_is_numbered_anew() -> None:
+    second, third = batch(2), batch(3)
+    sequences, known = given_up_before(second)
+    assert sequences.prepare(known, [second, third])
+    sequences.sent(second)
+    sequences.returned(second)
+    sequences.out_of_order(second, [third])
+    assert sequences.prepare(known, [second, third])
+    sequences.sent(second)
+    assert (sequences.epoch, second.base_sequence) == (1, 0)
+
+
 def test_batches_return_to_their_places() -> None:
     queue = PartitionQueue(TP)
     first, second, third, fourth = (batch(order) for order in range(4))

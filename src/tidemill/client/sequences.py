@@ -2,16 +2,20 @@
 
 A partition's leader accepts a batch only if its first sequence number follows the last one, and
 recognises the last five batches when they come again. So a batch keeps its number through all
-retries, and retries go out in order. Where a number is lost for good - a batch failed that may or
-may not have been written, or the leader forgot the producer - the partition starts anew: with a
-higher epoch, from sequence 0, after everything on its way has come back.
+retries, and retries go out in order. Where a number is lost for good, the partition starts anew:
+with a higher epoch, from sequence 0, after everything on its way has come back.
+
+Under another number a leader does not recognise a batch. So one that may have been written keeps
+its own until it is known to be lost: when a batch before it was given up, it is still sent as it
+was, and either it is acknowledged or the leader misses what came before, which proves that nothing
+of the rest was written. Only then is the rest numbered anew.
 
 `Identity` is the producer's id and epoch, `Sequences` the numbering of one partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidemill.client.batches import NO_SEQUENCE, Batch
 from tidemill.errors import ErrorCode
@@ -67,7 +71,15 @@ class Identity:
 class Sequences:
     """The numbering of one partition."""
 
-    __slots__ = ("_last_acked", "_next", "_restart", "epoch", "in_flight", "producer_id")
+    __slots__ = (
+        "_has_gap",
+        "_last_acked",
+        "_next",
+        "_restart",
+        "epoch",
+        "in_flight",
+        "producer_id",
+    )
 
     def __init__(self) -> None:
         self.producer_id = -1
@@ -76,11 +88,15 @@ class Sequences:
         self._next = 0
         self._last_acked = NO_SEQUENCE
         self._restart = False
+        """Nothing of what waits was written: number it anew."""
+        self._has_gap = False
+        """A number was given up: no more are given in this epoch, but those given count."""
 
-    @property
-    def needs_identity(self) -> bool:
-        """Whether nothing can be numbered before the identity is settled."""
-        return self.producer_id < 0 or self._restart
+    def _needs_identity(self, waiting: Sequence[Batch]) -> bool:
+        """Whether what waits can be numbered only after the identity is settled."""
+        if self.producer_id < 0 or self._restart:
+            return True
+        return self._has_gap and (not waiting or waiting[0].base_sequence == NO_SEQUENCE)
 
     def may_send(self, batch: Batch) -> bool:
         """Whether `batch`, the first that waits, may go out now."""
@@ -88,28 +104,29 @@ class Sequences:
             return False
         # A leader that knows nothing of us takes any number as the first, so until one batch is
         # acknowledged a second must not be under way: if the first failed, they would swap places.
-        if self._restart or self._last_acked == NO_SEQUENCE:
+        if self._restart or self._has_gap or self._last_acked == NO_SEQUENCE:
             return not self.in_flight
         # A repeated batch waits until all before it are settled; what follows waits behind it.
         return batch.base_sequence == NO_SEQUENCE or not any(
             other.order < batch.order for other in self.in_flight
         )
 
-    def prepare(self, identity: Identity, waiting: Iterable[Batch]) -> bool:
+    def prepare(self, identity: Identity, waiting: Sequence[Batch]) -> bool:
         """Adopt the identity where that is due; False if there is none to adopt yet.
 
         After a restart the batches in `waiting` that had numbers get new ones when they are sent.
         """
-        if not self.needs_identity:
+        if not self._needs_identity(waiting):
             return True
         invariant(not self.in_flight, "a partition starts anew with batches on their way")
         same = (self.producer_id, self.epoch) == (identity.producer_id, identity.epoch)
-        if self._restart and identity.known and same:
+        if same and identity.known:
             identity.bump()
         if not identity.known:
             return False
         self.producer_id, self.epoch = identity.producer_id, identity.epoch
-        self._next, self._last_acked, self._restart = 0, NO_SEQUENCE, False
+        self._next, self._last_acked = 0, NO_SEQUENCE
+        self._restart = self._has_gap = False
         for batch in waiting:
             batch.base_sequence = NO_SEQUENCE
         return True
@@ -145,11 +162,12 @@ class Sequences:
         self._restart = True
 
     def gave_up(self, batch: Batch) -> None:
-        """`batch` failed for good; what was numbered after it cannot be accepted as it is."""
+        """`batch` failed for good; what is numbered after it must not be."""
         if batch.base_sequence == NO_SEQUENCE:
             return
         last = after(batch.base_sequence, batch.record_count) == self._next
-        if last and not self.in_flight and not batch.maybe_written and not self._restart:
+        is_clean = not (batch.maybe_written or self._restart or self._has_gap)
+        if last and is_clean and not self.in_flight:
             self._next = batch.base_sequence
         else:
-            self._restart = True
+            self._has_gap = True
