@@ -15,6 +15,7 @@ from tests.store.helpers import SqliteWorld, until
 from tidemill.clock import SystemClock
 from tidemill.controller import Controller, tree
 from tidemill.controller.loading import load_image
+from tidemill.controller.producer_ids import next_block
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import ClusterImage
 from tidemill.store.base import StoreUnavailable
@@ -283,6 +284,12 @@ async def test_producer_ids_come_in_blocks_that_nobody_else_gets(cluster: Cluste
     await store.open(session_timeout_ms=None)
     block = json.loads((await store.get("/latest_producer_id_block")).value)
     assert (block["block_start"], block["block_end"]) == ("9000", "9999")
+
+
+async def test_producers_ask_again_while_the_store_cannot_be_read(cluster: Cluster) -> None:
+    with pytest.raises(ApiError) as refused:
+        await next_block(MemoryStore(cluster.tree), 1)  # It is not open.
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_a_client_that_hangs_up_leaves_store_and_image_agreeing(cluster: Cluster) -> None:

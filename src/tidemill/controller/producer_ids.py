@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.controller import tree
-from tidemill.controller.office import api_error, find
+from tidemill.controller.office import find
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.store.base import BadVersion, Node, NodeExists, Store, StoreError
 
@@ -13,7 +13,18 @@ _ATTEMPTS_MAX = 10
 
 
 async def next_block(store: Store, broker_id: int) -> tuple[int, int]:
-    """The next block, for this broker: its first id, and how many."""
+    """The next block, for this broker: its first id, and how many.
+
+    A store that cannot be asked now is answered as Kafka does: clients of any age ask again then.
+    """
+    try:
+        return await _take_block(store, broker_id)
+    except StoreError as error:
+        problem = f"No producer ids can be had now: {error}"
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, problem) from error
+
+
+async def _take_block(store: Store, broker_id: int) -> tuple[int, int]:
     for _ in range(_ATTEMPTS_MAX):
         node = await find(store, tree.PRODUCER_ID_BLOCK)
         start = 0 if node is None else int(tree.load(node.value)["block_end"]) + 1
@@ -24,10 +35,8 @@ async def next_block(store: Store, broker_id: int) -> tuple[int, int]:
             await _note(store, node, tree.producer_id_block(broker_id, start, end))
         except (BadVersion, NodeExists):
             continue  # Another broker took this block: the next one, then.
-        except StoreError as error:
-            raise api_error(error) from error
         return start, IDS_PER_BLOCK
-    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "Too many brokers ask for producer ids.")
+    raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Too many brokers ask for producer ids.")
 
 
 async def _note(store: Store, node: Node | None, value: bytes) -> None:
