@@ -160,7 +160,7 @@ class Listener:
         self._binder = binder
         self._bound: Bound | None = None
         self._server: asyncio.AbstractServer | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_drained = False
 
@@ -191,7 +191,7 @@ class Listener:
             self._refuse(address, "no new connections are taken (max.connection.creation.rate=0)")
             return False
         counts.add(address)
-        self._connections.add(connection)
+        self._connections[connection] = None
         return True
 
     def turn_in_ms(self) -> int:
@@ -207,7 +207,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
-            self._connections.discard(connection)
+            del self._connections[connection]
             self._counts.remove(connection.client_address)
 
     def keep(self, task: asyncio.Task[object]) -> None:

@@ -76,7 +76,7 @@ class Sender:
         self._homeless: list[PartitionQueue] = []
         self._pump_scheduled = False
         self._stuck_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -118,7 +118,7 @@ class Sender:
         await self._naming.close()
         if self._stuck_timer is not None:
             self._stuck_timer.cancel()
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

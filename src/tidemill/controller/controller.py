@@ -191,8 +191,14 @@ class Controller:
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Whoever asked may have hung up: an error that nobody hears is no scandal.
+            task.exception()
 
     def _confirmed(self, broker_id: BrokerId, epoch: BrokerEpoch, image: ClusterImage) -> None:
         """A broker has taken over an image: the first one with itself in it lets it in."""

@@ -39,7 +39,7 @@ class Following:
         self._throttle = throttle
         self._drivers: dict[BrokerId, LeaderDriver] = {}
         self._leaders: dict[Partition, BrokerId] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], None] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._leaders)
@@ -97,8 +97,8 @@ class Following:
     def _end(self, driver: LeaderDriver) -> None:
         task = driver.stop()
         if task is not None:
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending[task] = None
+            task.add_done_callback(self._ending.pop)
 
     async def close(self) -> None:
         """Stop copying; when this returns nothing is appended any more."""
