@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak demo bench clean
+.PHONY: help setup check test soak simulate demo bench clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,12 @@ test: check ## The checks, then all tests in their short form.
 
 soak: setup ## The long forms: the counts and durations that a release must show.
 	$(PYTEST) -m soak --timeout 7200
+
+SEEDS ?= 1000
+FIRST ?= 0
+JOBS ?= 2
+simulate: setup ## Whole clusters in virtual time, everything failing: SEEDS=1000 FIRST=0 JOBS=2.
+	$(BIN)/python -m tidemill.testing.simulate --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
 
 demo: setup ## A broker, traffic, and what came through; ends by itself.
 	$(BIN)/python -m tidemill.cli.main demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from random import Random
@@ -283,3 +284,33 @@ def test_a_wall_clock_can_be_set_and_durations_go_on(loop: SimLoop) -> None:
     clock.step(-5_000)
     loop.run_for(1)
     assert (clock.now_ms(), clock.monotonic_ms()) == (START_MS - 4_000, 1_000)
+
+
+def test_the_end_of_the_world_waits_for_nobody(loop: SimLoop) -> None:
+    """A coroutine that awaits in its `finally` is ended all the same, however deep it is.
+
+    Left to the collector it would complain, and any such complaint fails a test.
+    """
+    never = [loop.create_future() for _ in range(4)]
+    ended: list[str] = []
+
+    async def stubborn() -> None:
+        try:
+            await never[0]
+        finally:
+            try:
+                await never[1]
+            finally:
+                try:
+                    await never[2]
+                finally:
+                    ended.append("inner")
+
+    async def outer() -> None:
+        await stubborn()
+
+    loop.root.create_task(outer())
+    loop.run_for(1)
+    loop.close()
+    gc.collect()
+    assert ended == ["inner"]

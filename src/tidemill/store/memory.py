@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tidemill.clock import Clock
 from tidemill.store.base import (
@@ -32,6 +33,14 @@ from tidemill.store.transaction import ROOT, Transaction
 CallSoon = Callable[[Callable[[], None]], object]
 
 
+class Hears(Protocol):
+    """Who is told of the commits of a tree."""
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """One commit was made, and these are its events."""
+        ...
+
+
 class MemoryTree:
     """The nodes and sessions that several `MemoryStore`s share."""
 
@@ -41,7 +50,7 @@ class MemoryTree:
         self._children: dict[str, dict[str, None]] = {"/": {}}
         self._commit = 0
         self._deadlines: dict[int, tuple[int, int]] = {}
-        self._stores: list[MemoryStore] = []
+        self._stores: list[Hears] = []
 
     def read(self, path: str) -> Node | None:
         return self._nodes.get(path)
@@ -90,10 +99,10 @@ class MemoryTree:
             transaction.delete_ephemerals(owned)
             self._write(transaction)
 
-    def attach(self, store: MemoryStore) -> None:
+    def attach(self, store: Hears) -> None:
         self._stores.append(store)
 
-    def detach(self, store: MemoryStore) -> None:
+    def detach(self, store: Hears) -> None:
         self._stores.remove(store)
 
     def _write(self, transaction: Transaction) -> None:

@@ -24,7 +24,6 @@ in another process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import logging
 import threading
@@ -35,6 +34,7 @@ from random import Random
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 from tidemill.executor import Then
+from tidemill.testing.burial import bury
 from tidemill.testing.clock import START_MS
 from tidemill.testing.disk import PowerCut
 from tidemill.types import TimestampMs
@@ -51,7 +51,6 @@ STEPS_PER_INSTANT_MAX = 1_000_000
 
 UNHANDLED_MAX = 100
 _COMPACT_FROM = 1_024
-_CLOSE_ATTEMPTS_MAX = 100
 
 
 class SimulationStuckError(RuntimeError):
@@ -360,7 +359,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self.is_running():
             for domain in self._domains:
                 for task in domain.unfinished():
-                    _bury(task)
+                    bury(task)
         super().close()
         self._due.clear()
         self._timers.clear()
@@ -430,16 +429,6 @@ def _work(future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ..
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def _bury(task: asyncio.Task[Any]) -> None:
-    """End the coroutine of a task that will never run again, whatever its `finally` blocks try."""
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    coroutine = task.get_coro()
-    for _ in range(_CLOSE_ATTEMPTS_MAX):
-        with contextlib.suppress(BaseException):
-            coroutine.close()
-            return
 
 
 class VirtualClock:

@@ -232,6 +232,11 @@ class SimNetwork:
             self._hosts[name] = SimHost(self, name, f"10.0.0.{len(self._hosts) + 1}")
         return self._hosts[name]
 
+    @property
+    def names(self) -> list[str]:
+        """All hosts that there are, in the order of their making."""
+        return list(self._hosts)
+
     def new_domain(self, host: SimHost, name: str) -> Domain:
         domain = self.loop.domain(name)
         self._of_domain[domain] = host
