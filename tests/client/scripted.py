@@ -76,7 +76,7 @@ class Fault:
     error: ErrorCode | None = None
     drop: bool = False
     apply: bool = False
-    """With `drop`: take effect first, then lose the answer."""
+    """Take effect first, then lose the answer, or answer with the error."""
     silent: bool = False
     """Never answer."""
 
@@ -242,6 +242,8 @@ class ScriptedBroker:
                 raise _DroppedError
             if fault is not None and fault.silent:
                 return
+            if fault is not None and fault.apply:
+                await self._answer(key, request, None)
             answer = await self._answer(key, request, fault)
         if answer is not None:
             for part in encode_response(key, version, header.correlation_id, answer):

@@ -188,6 +188,30 @@ async def test_delivery_timeout_fails_the_record_and_later_ones_go_on(
     assert numbers(broker) == [1]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+async def test_the_number_of_a_batch_that_was_written_is_not_given_to_another(
+    broker: ScriptedBroker, code: ErrorCode
+) -> None:
+    """Rule G2: the leader would take the next batch for the one before, and drop it."""
+    async with producing(broker, delivery_timeout_ms=150, linger_ms=0) as producer:
+        await producer.send("t", b"0")
+        broker.fault = lambda key, _: (
+            Fault(error=code, apply=True) if key is ApiKey.PRODUCE else None
+        )
+        with pytest.raises(RequestTimeoutError):
+            await producer.send("t", b"1")
+        broker.fault = faults()
+        await producer.send("t", b"2")
+    assert numbers(broker) == [0, 1, 2]
+
+
 async def test_silence_ends_the_connection_and_the_batch_is_sent_again(
     broker: ScriptedBroker,
 ) -> None:

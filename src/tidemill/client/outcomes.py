@@ -34,6 +34,25 @@ _STALE_METADATA = frozenset(
     }
 )
 
+_NOT_WRITTEN = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        *FORGOTTEN,
+    }
+)
+"""Answers of a leader that has refused a batch. With any other it may be in the log all the same:
+a leader that was deposed, or waited for its followers in vain, wrote it first."""
+
 
 class Outcomes:
     """One per producer."""
@@ -83,8 +102,8 @@ class Outcomes:
                 batch.log_append_time_ms = result.log_append_time_ms
                 self.accumulator.finish(batch, None)
         else:
-            subject, said = str(queue.partition), result.error_message
-            self._settle(queue, batch, failure_of(subject, result.error_code, said), False)
+            error = failure_of(str(queue.partition), result.error_code, result.error_message)
+            self._settle(queue, batch, error, error.code not in _NOT_WRITTEN)
         self._ready(queue)
 
     def settle_all(self, sent: Sent, error: ClientError, *, maybe_written: bool) -> None:
