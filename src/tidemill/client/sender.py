@@ -148,8 +148,8 @@ class Sender:
         if connection is None:
             if broker.connecting is None:
                 broker.connecting = self._loop.create_task(self._connect(broker))
-                self._tasks.add(broker.connecting)
-                broker.connecting.add_done_callback(self._tasks.discard)
+                self._tasks[broker.connecting] = None
+                broker.connecting.add_done_callback(self._tasks.pop)
             return
         while broker.line and len(broker.under_way) < self._in_flight_max:
             if not connection.is_writable:

@@ -21,20 +21,22 @@ async def first_of(
     at once. Attempts that are not needed any more are cancelled.
     """
     left = list(attempts)
-    running: set[asyncio.Task[T]] = set()
+    running: list[asyncio.Task[T]] = []
     failures: list[Exception] = []
     try:
         while left or running:
             if left:
-                running.add(asyncio.ensure_future(_awaited(left.pop(0))))
-            done, running = await asyncio.wait(
+                running.append(asyncio.ensure_future(_awaited(left.pop(0))))
+            done, _ = await asyncio.wait(
                 running,
                 timeout=step_ms / 1000 if left or failures else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if not (done or left):
                 break
-            for task in done:
+            ended = [task for task in running if task in done]
+            running = [task for task in running if task not in done]
+            for task in ended:
                 try:
                     return task.result()
                 except expected as failure:
