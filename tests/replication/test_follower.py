@@ -393,15 +393,22 @@ def test_reports_about_partitions_that_left_are_ignored() -> None:
     fetching.fetcher.unfollow(A)
     error = DiskFailedError("broken")
     assert fetching.fetcher.append_failed(A, error, 0) is None
-    assert fetching.fetcher.cut_failed(A, error) is None
+    assert fetching.fetcher.cut_failed(A, error, 0) is None
     assert fetching.fetcher.range_found(A, EPOCH, 0, 0, 0) is None
 
 
 def test_a_cut_that_failed_fails_the_partition() -> None:
     """Rule E1."""
     fetching = Fetching()
-    assert fetching.fetcher.cut_failed(A, DiskFailedError("broken")) is not None
+    assert fetching.fetcher.cut_failed(A, DiskFailedError("broken"), 0) is not None
     assert fetching.status() is Status.FAILED
+
+
+def test_a_cut_without_room_is_tried_again() -> None:
+    """Rule E8."""
+    fetching = Fetching()
+    full = DiskFullError("full")
+    assert fetching.fetcher.cut_failed(A, full, 0) == Trouble(A, Status.DELAYED, full)
 
 
 # Out of range.

@@ -15,6 +15,7 @@ from tests.storage.scrub_helpers import flip
 
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage.checkpoint import LEADER_EPOCHS, parse_epochs
+from tidemill.storage.disk_errors import DiskFullError
 from tidemill.storage.files import OsFiles
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
@@ -39,6 +40,26 @@ def epochs_on_disk(disk: CrashDisk, log: Log) -> list[tuple[int, int]]:
 
 def reopened(disk: CrashDisk, config: LogConfig | None = None) -> Log:
     return manager_on(disk, config=config).logs[TP]
+
+
+class TestFullDisks:
+    @pytest.mark.parametrize("offset", [0, 5], ids=["all of it", "some of it"])
+    def test_a_cut_without_room_changes_nothing_and_is_made_later(self, offset: int) -> None:
+        """Rule E8: a full disk is no broken one, though a cut must not stop half way."""
+        disk = CrashDisk()
+        log = manager_on(disk).create(TP, TOPIC_ID, LogConfig())
+        append(log, 10)
+        before = read_all(log)
+        capacity_bytes = disk.capacity_bytes
+        disk.capacity_bytes -= disk.space(log.directory).free_bytes
+        with pytest.raises(DiskFullError):
+            log.truncate_to(offset)
+        assert not log.dir.is_offline
+        assert read_all(log) == before
+        disk.capacity_bytes = capacity_bytes
+        log.truncate_to(offset)
+        assert log.log_end_offset == offset
+        assert not [name for name in disk.listdir(log.directory) if name.endswith(".tmp")]
 
 
 class TestEpochs:

@@ -302,7 +302,7 @@ class LeaderDriver:
             end_before = partition.log.log_end_offset
             loses_committed = partition.cut(step.decision)
         except (ApiError, InvariantError) as error:
-            trouble = self.fetcher.cut_failed(step.key, error)
+            trouble = self.fetcher.cut_failed(step.key, error, self._clock.monotonic_ms())
             if trouble is not None:
                 self._report(partition, trouble)
             return

@@ -423,9 +423,16 @@ class FollowerFetcher:
         if state is not None:
             state.status = Status.FETCHING
 
-    def cut_failed(self, key: TopicIdPartition, error: ApiError | InvariantError) -> Trouble | None:
+    def cut_failed(
+        self, key: TopicIdPartition, error: ApiError | InvariantError, now_ms: int
+    ) -> Trouble | None:
+        """The log is as it was: it is cut when there is room, or never any more (rule E1)."""
         state = self._partitions.get(key)
-        return None if state is None else self._fail(state, error)
+        if state is None:
+            return None
+        if isinstance(error, DiskError) and not error.takes_dir_offline:
+            return self._delay(state, error, now_ms)
+        return self._fail(state, error)
 
     def range_found(
         self,

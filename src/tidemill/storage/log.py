@@ -37,6 +37,11 @@ LOOKUPS_MAX = 10
 _log = logging.getLogger(__name__)
 
 
+_PROBE = "0.room.tmp"
+"""A name that recovery removes."""
+_ROOM_TO_CUT_BYTES = 64 << 10
+
+
 class Log(CheckedLog, ReplaceableLog):
     """The durable log of one partition."""
 
@@ -162,7 +167,16 @@ class Log(CheckedLog, ReplaceableLog):
         self._guarded(lambda: self._truncate_to(offset))
         return True
 
+    def _find_room(self) -> None:
+        """A cut writes a little, too, and must not stop half way for want of room (rule E8)."""
+        path = f"{self.directory}/{_PROBE}"
+        try:
+            self._files.write_at(path, 0, (bytes(_ROOM_TO_CUT_BYTES),))
+        finally:
+            self._files.unlink(path)
+
     def _truncate_to(self, offset: int) -> None:
+        self._find_room()
         self._drop_swap()
         kept = bisect_right(self._bases, offset)
         position, end_offset = self._place_of_cut(self._segments[kept - 1], offset)
@@ -243,6 +257,7 @@ class Log(CheckedLog, ReplaceableLog):
         self._guarded(lambda: self._start_over(offset))
 
     def _start_over(self, offset: int) -> None:
+        self._find_room()
         self._drop_swap()
         self._lower_recovery_point(min(offset, self._bases[0]))
         self._unbroken(lambda: self._begin_anew(offset))
