@@ -6,8 +6,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.installed
 
+MINUTES ?= 30
+STORE ?= sqlite
+
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak simulate demo bench clean
+.PHONY: help setup check test soak simulate faults demo bench clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,6 +42,10 @@ FIRST ?= 0
 JOBS ?= 2
 simulate: setup ## Whole clusters in virtual time, everything failing: SEEDS=1000 FIRST=0 JOBS=2.
 	$(BIN)/python -m tidemill.testing.simulate --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+faults: setup ## Brokers killed, cut off and filled up under load: MINUTES=30 STORE=sqlite SEED=...
+	$(BIN)/python -m tidemill.testing.faults --minutes $(MINUTES) --store $(STORE) \
+	  $(if $(SEED),--seed $(SEED)) --load "$(BIN)/python -m tests.faults.librdkafka_load"
 
 demo: setup ## A broker, traffic, and what came through; ends by itself.
 	$(BIN)/python -m tidemill.cli.main demo
