@@ -53,14 +53,14 @@ async def survive(folder: Path, store: Store, kinds: tuple[Kind, ...]) -> RunRep
     return report
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_a_cluster_on_sqlite_loses_nothing(tmp_path: Path) -> None:
     """Rules A3, A9, B5, B9, E2, E8, G2: nothing lost, twice or out of order; replicas are equal."""
     report = await survive(tmp_path, Store.SQLITE, ON_SQLITE)
     assert report.offsets_answered > 100
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_a_cluster_on_zookeeper_loses_nothing(tmp_path: Path) -> None:
     """Rules A2, A3, C2, G2, K5: the same while the ensemble loses its leader."""
     if reason := unavailable_reason():
