@@ -117,12 +117,25 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic: `partitions[i]` is partition i, `configs` its overrides as they were set."""
+    """One topic: `partitions[i]` is partition i, `configs` its overrides as they were set.
+
+    `sure_factor` is how many replicas every partition has for sure, without those that a move is
+    about to add: what may be asked of all partitions depends on it.
+    """
 
     name: str
     topic_id: TopicId
     partitions: tuple[PartitionImage, ...]
     configs: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    sure_factor: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        counts = (len(each.replicas) - len(each.adding) for each in self.partitions)
+        object.__setattr__(self, "sure_factor", min(counts, default=0))
+
+    def is_set_like(self, other: TopicImage) -> bool:
+        """Whether partitions of both obey the same settings, as far as topics have a say."""
+        return self.configs == other.configs and self.sure_factor == other.sure_factor
 
     @property
     def is_internal(self) -> bool:

@@ -340,13 +340,19 @@ class World:
         self.publish(with_topic(self.image, changed))
 
     def assign(
-        self, replicas: Sequence[int], isr: Sequence[int], leader: int, topic: str = "t"
+        self,
+        replicas: Sequence[int],
+        isr: Sequence[int],
+        leader: int,
+        topic: str = "t",
+        adding: Sequence[int] = (),
     ) -> None:
         before = self.state(topic)
         after = replace(
             before,
             replicas=tuple(map(BrokerId, replicas)),
             isr=tuple(map(BrokerId, isr)),
+            adding=tuple(map(BrokerId, adding)),
             leader=BrokerId(leader),
             leader_epoch=LeaderEpoch(before.leader_epoch + 1),
             partition_epoch=PartitionEpoch(before.partition_epoch + 1),

@@ -473,6 +473,41 @@ def test_a_failed_disk_costs_its_replicas_only(world: World) -> None:
     assert world.state("u").leader == 0
 
 
+# More replicas, fewer replicas.
+
+
+def test_the_minimum_in_sync_follows_the_replicas_of_the_topic(loop: SimLoop) -> None:
+    """Rules B2 and F2: leader and controller mean the same number, before, during and after a move.
+
+    A leader that committed alone what the controller takes for impossible would lose it with its
+    death: the controller would elect somebody else as complete.
+    """
+    world = World(loop)
+    world.create_topic(replicas=(0,))
+    world.isolate(0)
+    world.assign((0, 1, 2), (0,), leader=0, adding=(1, 2))
+    world.run_ms(50)
+    alone = world.produce(b"a")
+    world.run_ms(50)
+    assert alone.produced.error_code == 0, "a move must not keep producers waiting"
+    world.cut.clear()
+    world.run_ms(15_000)
+    assert set(world.state().isr) == {0, 1, 2}
+    world.assign((0, 1, 2), (0, 1, 2), leader=0)
+    world.run_ms(50)
+    assert [node.partition().settings.min_insync_replicas for node in world.nodes] == [2, 2, 2]
+    world.isolate(0)
+    world.assign((0, 1, 2), (0,), leader=0)
+    world.run_ms(50)
+    refused = world.produce(b"b")
+    assert refused.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    world.assign((0,), (0,), leader=0)
+    world.run_ms(50)
+    alone = world.produce(b"c")
+    world.run_ms(50)
+    assert alone.produced.error_code == 0
+
+
 # Throttles.
 
 

@@ -482,6 +482,20 @@ async def test_a_move_is_written_to_the_topics_node_and_ends_with_the_last_targe
     assert (await one.list_reassignments(everything)).topics == []
 
 
+async def test_a_topic_with_fewer_replicas_makes_nobody_eligible_any_more(wires: Wires) -> None:
+    """Rule F2: without a setting the minimum in sync depends on the replicas, of all partitions."""
+    one, *_ = await wires.start_all(1, 2, 3)
+    await create(one, topic("t", 2, 3, {0: [1, 2, 3], 1: [1, 2, 3]}))
+    await one.alter_partition(proposal(one, "t", [1], index=1))
+    assert set(wires.partition("t", 1).elr) == {2, 3}
+    fewer = ReassignablePartition(partition_index=0, replicas=[1, 2])
+    await one.alter_reassignments(
+        AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[fewer])])
+    )
+    assert wires.partition("t", 0).replicas == (1, 2)
+    assert wires.partition("t", 1).elr == ()
+
+
 async def test_the_preferred_replica_leads_again(wires: Wires) -> None:
     """Rule K4: on command and by itself, and only if it is in sync."""
     one, *_ = await wires.start_all(1, 2)

@@ -19,7 +19,7 @@ class TopicSettings:
         self._resolved: dict[Combination, PartitionSettings] = {}
 
     def of(self, topic: TopicImage) -> PartitionSettings:
-        factor = topic.replication_factor
+        factor = topic.sure_factor
         key = (tuple(sorted(topic.configs.items())), factor, topic.is_internal)
         found = self._resolved.get(key)
         if found is None:

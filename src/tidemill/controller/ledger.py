@@ -18,8 +18,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tidemill.controller import tree
-from tidemill.controller.changes import PartitionChange
+from tidemill.controller.changes import PartitionChange, PolicyOf
 from tidemill.controller.election import was_unclean
+from tidemill.controller.liveness import min_isr_changed
 from tidemill.image import ClusterImage, PartitionImage, TopicImage, with_topics
 from tidemill.store.base import Op, Put
 from tidemill.types import PartitionEpoch
@@ -30,8 +31,11 @@ log = logging.getLogger(__name__)
 class Ledger:
     """Collects rounds on an image; `image` is what they come to so far."""
 
-    def __init__(self, image: ClusterImage, *, spares_the_sole: bool = False) -> None:
+    def __init__(
+        self, image: ClusterImage, policy_of: PolicyOf, *, spares_the_sole: bool = False
+    ) -> None:
         self.image = image
+        self._policy_of = policy_of
         self._spares_the_sole = spares_the_sole
         self._before = image
         self._touched: dict[str, set[int]] = defaultdict(set)
@@ -55,6 +59,7 @@ class Ledger:
 
     def settle(self) -> list[Op]:
         """What to write; `image` then has the partitions as they will be stored."""
+        self._follow_resized()
         ops: list[Op] = []
         topics = []
         for name, indexes in self._touched.items():
@@ -72,6 +77,17 @@ class Ledger:
         if topics:
             self.image = with_topics(self.image, topics)
         return ops + self._count_unclean()
+
+    def _follow_resized(self) -> None:
+        """Topics whose replicas are more or fewer now: where the minimum in sync depends on that,
+        nobody stays eligible where a leader commits with fewer from now on (rule F2)."""
+        topics = self.image.topics
+        resized = [
+            name
+            for name in self._touched
+            if topics[name].sure_factor != self._before.topics[name].sure_factor
+        ]
+        self.take(min_isr_changed(self.image, resized, self._policy_of))
 
     def _count_unclean(self) -> list[Op]:
         """An election that may cost records is never silent (rule A10)."""

@@ -90,7 +90,7 @@ class Members:
         image = with_controller(load_image(nodes), office.broker_id, office.epoch)
         image = replace(image, brokers=self._noted_brokers(registered, noted))
         fresh = _fresh(registered, noted)
-        ledger = Ledger(image, spares_the_sole=self._is_new_process(fresh))
+        ledger = Ledger(image, self._policies.of, spares_the_sole=self._is_new_process(fresh))
         self._distrust(ledger, fresh, noted)
         # Whoever is not alive goes at the same moment: those who were in sync together are all
         # complete, and whichever comes back first may lead.
@@ -142,7 +142,9 @@ class Members:
             registered = read_registrations(await office.read_tree(tree.BROKER_IDS))
             noted = read_incarnations(await office.read_tree(tree.BROKER_EPOCHS))
             fresh = _fresh(registered, noted)
-            ledger = Ledger(office.image, spares_the_sole=self._is_new_process(fresh))
+            ledger = Ledger(
+                office.image, self._policies.of, spares_the_sole=self._is_new_process(fresh)
+            )
             self._distrust(ledger, fresh, noted)
             self._remove(ledger, registered, fresh)
             self._show(ledger, registered)
@@ -194,7 +196,7 @@ class Members:
             broker = office.image.brokers.get(broker_id)
             if broker is None or broker.epoch != epoch or not broker.fenced:
                 return
-            ledger = Ledger(office.image)
+            ledger = Ledger(office.image, self._policies.of)
             ledger.take(broker_unfenced(ledger.image, broker_id, self._policies.of))
             ledger.image = with_broker(ledger.image, replace(broker, fenced=False))
             await self._write(ledger)
@@ -208,7 +210,7 @@ class Members:
         async with office.deciding():
             broker = self._incarnation(broker_id, epoch)
             if not broker.in_controlled_shutdown:
-                ledger = Ledger(office.image)
+                ledger = Ledger(office.image, self._policies.of)
                 ledger.take(controlled_shutdown(ledger.image, broker_id, self._policies.of))
                 leaving = replace(broker, in_controlled_shutdown=True)
                 ledger.image = with_broker(ledger.image, leaving)
@@ -226,7 +228,7 @@ class Members:
         office = self._office
         async with office.deciding():
             self._incarnation(broker_id, epoch)
-            ledger = Ledger(office.image)
+            ledger = Ledger(office.image, self._policies.of)
             ledger.take(replicas_lost(ledger.image, broker_id, lost, self._policies.of, trouble))
             if ledger.image is not office.image:
                 await self._write(ledger)

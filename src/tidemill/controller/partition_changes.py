@@ -60,7 +60,7 @@ class PartitionChanges:
     async def _write(self, changes: Sequence[PartitionChange]) -> None:
         if not changes:
             return
-        ledger = Ledger(self._office.image)
+        ledger = Ledger(self._office.image, self._policies.of)
         ledger.take(changes)
         await self._office.commit(ledger.settle())
         await self._office.publish(ledger.image)

@@ -22,7 +22,7 @@ class Policies:
         self._resolved: dict[tuple[object, int], ElectionPolicy] = {}
 
     def of(self, topic: TopicImage) -> ElectionPolicy:
-        factor = topic.replication_factor
+        factor = topic.sure_factor
         key = (tuple(sorted(topic.configs.items())), factor)
         found = self._resolved.get(key)
         if found is None:

@@ -63,12 +63,12 @@ class SettingChanges:
         for change in changes:
             ops += await self._ops(change)
             image = _with_change(image, change)
-        ledger = Ledger(image)
+        topics = [each.topic for each in changes if each.topic is not None]
+        policy_of = self._policies.of
         if any(_concerns_elections(self._office.image, change) for change in changes):
-            self._follow_topics(ledger, list(image.topics), self._policies_in(image).of)
-        else:
-            topics = [each.topic for each in changes if each.topic is not None]
-            self._follow_topics(ledger, topics, self._policies.of)
+            topics, policy_of = list(image.topics), self._policies_in(image).of
+        ledger = Ledger(image, policy_of)
+        self._follow_topics(ledger, topics, policy_of)
         # Should the commit be cut, those who are no longer eligible have to go first.
         await self._office.commit([*ledger.settle(), *ops])
         await self._office.publish(ledger.image)

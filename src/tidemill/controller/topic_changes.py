@@ -126,7 +126,7 @@ class TopicChanges:
                 name=plan.name, error_code=plan.error.code, error_message=plan.error.message
             )
         topic = plan.topic
-        key = (tuple(topic.configs.items()), topic.replication_factor)
+        key = (tuple(topic.configs.items()), topic.sure_factor)
         if key not in described:
             described[key] = self._describe(topic)
         return CreatableTopicResult(
@@ -139,7 +139,7 @@ class TopicChanges:
         )
 
     def _describe(self, topic: TopicImage) -> list[CreatableTopicConfigs]:
-        factor = topic.replication_factor
+        factor = topic.sure_factor
         described = describe_topic(topic.configs, self._config, replication_factor=factor)
         return [
             CreatableTopicConfigs(

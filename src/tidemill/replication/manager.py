@@ -222,7 +222,7 @@ class ReplicaManager:
         partitions = self._by_name.setdefault(topic.name, {})
         self._by_id[topic.topic_id] = partitions
         settings = self._settings_of(topic)
-        if partitions and (defaults_changed or known is None or known.configs != topic.configs):
+        if partitions and (defaults_changed or known is None or not known.is_set_like(topic)):
             for partition in partitions.values():
                 partition.reconfigure(settings)
         for index, image in enumerate(topic.partitions):

@@ -137,7 +137,7 @@ def _settings(
             topic = broker.image.topic(resource.resource_name)
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            factor = topic.replication_factor
+            factor = topic.sure_factor
             return describe_topic(
                 topic.configs, broker.config, replication_factor=factor, names=names
             )
