@@ -42,10 +42,22 @@ def test_brokers_are_found_below_the_path(zookeeper: str, bootstrap: str) -> Non
     assert (ran.status, ran.out) == (0, "No partition reassignments found.\n")
 
 
+def test_a_list_of_broker_ids_is_no_address(zookeeper: str, bootstrap: str, tmp_path: Path) -> None:
+    """`--broker-list 0,1` names ids here, and elsewhere, in old spelling, addresses."""
+    register(zookeeper, "/ids", bootstrap)
+    (tmp_path / "topics.json").write_text('{"version":1,"topics":[{"topic":"not-there"}]}')
+    words = "--generate --topics-to-move-json-file topics.json --broker-list 1"
+    ran = script(
+        "kafka-reassign-partitions", "--zookeeper", f"{zookeeper}/ids", *words.split(), cwd=tmp_path
+    )
+    assert f"its brokers are {bootstrap}" in ran.err
+    assert "not-there" in ran.out + ran.err, "it got as far as asking for the topic"
+
+
 def test_a_zookeeper_without_brokers_is_said(zookeeper: str, tmp_path: Path) -> None:
     ran = script("kafka-topics", "--zookeeper", f"{zookeeper}/nothing", "--list", cwd=tmp_path)
     assert ran.status == 1
-    assert f"no broker is registered at {zookeeper}/nothing/brokers/ids" in ran.out + ran.err
+    assert ran.out + ran.err == f"no broker is registered at {zookeeper}/nothing/brokers/ids\n"
 
 
 def test_what_is_no_address_is_said(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def address_options(parser: Options, *, broker_list: bool = True) -> None:
     """`--bootstrap-server` and the old spellings that runbooks still hold."""
     parser.value("bootstrap-server", "Brokers to connect to: HOST1:PORT1,HOST2:PORT2.")
     if broker_list:
-        parser.value("broker-list", "Old spelling of --bootstrap-server.")
+        # Some tools have a --broker-list that names ids: theirs is not to be taken for this one.
+        parser.value("broker-list", "Old spelling of --bootstrap-server.", dest="old_bootstrap")
     parser.value(
         "zookeeper",
         "Old way to find the cluster: brokers are looked up there. Where no ZooKeeper answers, "
@@ -115,7 +116,7 @@ def target(
         if path:
             settings |= read_properties(path)
     settings |= connect.parse_pairs(properties, "a property")
-    bootstrap = options.bootstrap_server or getattr(options, "broker_list", None)
+    bootstrap = options.bootstrap_server or getattr(options, "old_bootstrap", None)
     bootstrap = bootstrap or settings.pop("bootstrap.servers", None)
     settings.pop("bootstrap.servers", None)
     known = _only_known(settings)

@@ -97,7 +97,7 @@ async def _work(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.topic and options.include:
         raise UsageError("Exactly one of the following arguments is required: [topic], [include]")
-    old_spelling = options.broker_list or options.zookeeper
+    old_spelling = options.old_bootstrap or options.zookeeper
     if not options.topic and not options.include and not old_spelling:
         raise UsageError("Exactly one of the following arguments is required: [topic], [include]")
     options.records = options.num_records if options.num_records is not None else options.messages

@@ -57,7 +57,7 @@ async def _work(options: argparse.Namespace) -> int:
 
 def _target(options: argparse.Namespace) -> Target:
     """The cluster, once the options make sense; Kafka complains about all of them first."""
-    old = options.zookeeper or options.broker_list
+    old = options.zookeeper or options.old_bootstrap
     missing = [] if options.bootstrap_server or old else ["bootstrap-server"]
     missing += [] if options.election_type else ["election-type"]
     if options.admin_config:

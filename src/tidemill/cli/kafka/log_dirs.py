@@ -29,7 +29,6 @@ def main(argv: Sequence[str]) -> int:
 
 async def _work(options: argparse.Namespace) -> int:
     ids = _ids(options.broker_list)
-    options.broker_list = None
     target = common.target(options, 'Missing required argument "[bootstrap-server]"')
     if not options.describe:
         raise UsageError('Missing required argument "[describe]"')

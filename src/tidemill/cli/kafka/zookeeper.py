@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import warnings
 from typing import Any
 
 from tidemill.cli.kafka.common import ToolError
@@ -56,7 +57,9 @@ def _ask(client: Any, url: ZooKeeperUrl) -> str | None:
     from kazoo.handlers.threading import KazooTimeoutError
 
     try:
-        client.start(timeout=ANSWER_TIMEOUT_S)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # A path that is not there is said below, once.
+            client.start(timeout=ANSWER_TIMEOUT_S)
         ids = client.get_children(BROKER_IDS)
         values = [client.get(f"{BROKER_IDS}/{broker}")[0] for broker in sorted(ids, key=int)]
     except NoNodeError:
