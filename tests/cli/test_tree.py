@@ -11,6 +11,7 @@ import pytest
 from tests.cli.helpers import BIN, ROOT
 
 from tidemill.cli import docs, main, serve
+from tidemill.cli.app import build
 from tidemill.cli.kafka.__main__ import TOOLS
 from tidemill.cli.root import COMMANDS
 
@@ -91,6 +92,21 @@ def test_every_command_explains_itself_with_examples(leaf: docs.Leaf) -> None:
     assert leaf.examples
     for example in leaf.examples:
         assert " ".join(leaf.words) in example
+
+
+def test_all_that_is_said_about_a_command_is_in_its_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a command without verbs, too, whose first line is the root's; wrapped at the edge."""
+    for words in (["validate"], ["up"], ["cluster", "reassign", "plan"]):
+        leaf = next(each for each in LEAVES if list(each.words[1:]) == words)
+        _, _, details = inspect.cleandoc(inspect.unwrap(leaf.function).__doc__ or "").partition(
+            "\n\n"
+        )
+        assert details
+        build()([*words, "--help"], exit_on_error=False, result_action="return_value")
+        shown = " ".join(capsys.readouterr().out.split())
+        assert " ".join(details.split()) in shown
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=IDS)

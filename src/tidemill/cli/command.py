@@ -51,18 +51,28 @@ def command(
         def run(*args: Any, **kwargs: Any) -> int:
             return execute(function, args, kwargs, fast_loop=fast_loop)
 
+        run.__doc__ = flowing(function.__doc__ or "")
         setattr(run, EXAMPLES_ATTRIBUTE, tuple(examples))
         setattr(run, MUTATES_ATTRIBUTE, mutates)
         setattr(run, STREAMS_ATTRIBUTE, streams)
         epilogue = "Examples:\n\n" + "\n".join(f"  {example}" for example in examples)
         if default:
             app.default(run)
-            app.help_epilogue = epilogue
+            # The head of its help is the line of the root's table: what else there is to say about
+            # it goes below the options.
+            _, _, details = run.__doc__.partition("\n\n")
+            app.help_epilogue = f"{details}\n\n{epilogue}".lstrip()
         else:
             app.command(run, name=name, help_epilogue=epilogue)
         return function
 
     return register
+
+
+def flowing(docstring: str) -> str:
+    """The text with each paragraph in one line, for a help that wraps at the terminal's edge."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def execute(

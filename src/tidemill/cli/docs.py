@@ -116,7 +116,12 @@ def _globals(leaf: Leaf) -> str:
 
 
 def _section(leaf: Leaf) -> str:
-    lines = [f"## {' '.join(leaf.words)}", "", inspect.cleandoc(leaf.function.__doc__ or ""), ""]
+    lines = [
+        f"## {' '.join(leaf.words)}",
+        "",
+        inspect.cleandoc(inspect.unwrap(leaf.function).__doc__ or ""),
+        "",
+    ]
     rows = _options(leaf, of_all=False)
     if rows:
         lines += ["| argument | |", "|---|---|", *rows, ""]
