@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 
 import pytest
 
@@ -74,6 +74,17 @@ def test_json_says_the_same_as_the_table() -> None:
     assert json.loads(out.getvalue()) == [
         {"name": "a", "size_bytes": None, "tags": ["x"], "fine": True}
     ]
+
+
+def test_what_is_for_programs_is_in_json_only() -> None:
+    kind = make_dataclass(
+        "Sized",
+        [("size", str), ("size_bytes", int, field(metadata=render.FOR_PROGRAMS))],
+    )
+    row = kind("1.0 KiB", 1024)
+    assert render.to_text([row]) == "SIZE\n1.0 KiB"
+    assert render.to_text(row) == "SIZE  1.0 KiB"
+    assert json.loads(render.to_json(row)) == {"size": "1.0 KiB", "size_bytes": 1024}
 
 
 def test_an_empty_list_is_an_empty_table_and_an_empty_json_list() -> None:

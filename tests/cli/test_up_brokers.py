@@ -72,6 +72,8 @@ def test_a_broker_that_dies_stays_dead_until_it_is_brought_back(tmp_path: Path) 
         assert f"started broker 2 on 127.0.0.1:{port}" in brought_back.out
         assert accepts(port)
         assert len(up.pids()) == 3
+        pid = up.pids()[port]
+        eventually(lambda: f"broker 2 (port {port}, pid {pid}) runs now" in up.said)
         assert "runs already" in up.broker("start", port).out
         assert up.json("cluster", "health", "--wait", "30")["healthy"]
         partitions = up.json("topic", "describe", "t")["partitions"]
@@ -80,6 +82,7 @@ def test_a_broker_that_dies_stays_dead_until_it_is_brought_back(tmp_path: Path) 
 
         back = up.pids()[port]
         assert up.stop() == 0, up.said
+        assert "stopping 3 brokers" in up.said
         assert has_ended(back, 0)
 
 

@@ -15,7 +15,7 @@ from tidemill.cli.command import command, confirm
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.options import COMMON, Common, DryRun, TopicNames
 from tidemill.cli.outcomes import Outcome, Outcomes
-from tidemill.cli.render import QUIET, human_bytes, talk
+from tidemill.cli.render import FOR_PROGRAMS, QUIET, human_bytes, talk
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class BrokerLoad:
     replicas: int
     in_sync: int
     size: str
-    size_bytes: int
+    size_bytes: int = field(metadata=FOR_PROGRAMS)
     fenced: bool = field(default=False, metadata=QUIET)
 
 

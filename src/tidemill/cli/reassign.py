@@ -22,7 +22,7 @@ from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.moves import Document, DocumentError
 from tidemill.cli.options import COMMON, Common, DryRun, TopicNames
 from tidemill.cli.outcomes import Outcome, Outcomes
-from tidemill.cli.render import QUIET, human_bytes, plural, show, talk
+from tidemill.cli.render import FOR_PROGRAMS, QUIET, human_bytes, plural, show, talk
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class MoveRow:
     before: tuple[int, ...]
     after: tuple[int, ...]
     size: str
-    size_bytes: int
+    size_bytes: int = field(metadata=FOR_PROGRAMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PlanReport:
     partitions: int
     replicas_to_copy: int
     data: str
-    data_bytes: int
+    data_bytes: int = field(metadata=FOR_PROGRAMS)
     moves: tuple[MoveRow, ...] = field(default=(), metadata=QUIET)
 
 

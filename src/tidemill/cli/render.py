@@ -27,6 +27,10 @@ ALWAYS: Mapping[str, Any] = {"always": True}
 """Metadata of a field that a table shows even where it is empty throughout."""
 
 
+FOR_PROGRAMS: Mapping[str, Any] = {"programs": True}
+"""Metadata of a field that only JSON shows, because another one says it better to people."""
+
+
 def titled(text: str) -> Mapping[str, Any]:
     """Metadata of a field whose heading is not simply its name."""
     return {"heading": text}
@@ -103,6 +107,8 @@ def table(rows: Sequence[object]) -> str:
 
 def _is_worth_showing(field: Field, row: object) -> bool:
     value = getattr(row, field.name)
+    if "programs" in field.metadata:
+        return False
     if "always" in field.metadata:
         return True
     if "quiet" in field.metadata:
@@ -164,7 +170,7 @@ def _record(record: Any) -> str:
     tables: list[str] = []
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if "quiet" in field.metadata and not value:
+        if "programs" in field.metadata or ("quiet" in field.metadata and not value):
             continue
         if _holds_objects(value):
             tables.append(f"{heading(field)}\n{table(value)}")

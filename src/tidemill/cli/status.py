@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from tidemill.cli.command import command
 from tidemill.cli.options import COMMON, Common
-from tidemill.cli.render import QUIET
+from tidemill.cli.render import FOR_PROGRAMS, QUIET
 
 if TYPE_CHECKING:
     from tidemill.broker.status import BrokerStatus
@@ -27,7 +28,8 @@ class BrokerRow:
     pid: int
     version: str
     cluster_id: str
-    started_ms: int
+    started: str
+    started_ms: int = field(metadata=FOR_PROGRAMS)
     data_dir: str
 
 
@@ -94,6 +96,7 @@ def _row(found: BrokerStatus) -> BrokerRow:
         found.pid,
         found.version,
         found.cluster_id,
+        datetime.fromtimestamp(found.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
         found.started_ms,
         found.data_dir,
     )

@@ -30,6 +30,7 @@ from tidemill.cli import launch
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.fleet import Fleet, Member
 from tidemill.cli.launch import Launched
+from tidemill.cli.render import plural
 from tidemill.clock import SystemClock
 from tidemill.store.sqlite_writer import WriteLockWatch
 from tidemill.store.url import SqliteUrl, parse_store_url
@@ -51,6 +52,7 @@ class Supervisor:
         self._children: dict[str, Launched] = {}
         self._others: dict[str, BrokerStatus] = {}
         self._write_lock = _write_lock(fleet)
+        self._is_up = False
         self._told_to_stop = False
         self._failures = 0
 
@@ -62,6 +64,7 @@ class Supervisor:
             try:
                 if self._come_up():
                     self._announce()
+                    self._is_up = True
                     self._watch()
             finally:
                 self._stop_all()
@@ -157,10 +160,13 @@ class Supervisor:
             note, known = self._fleet.alive(member), self._others.pop(member.directory, None)
             if note is not None:
                 self._others[member.directory] = note
-            if known is not None and (note is None or note.pid != known.pid):
+            is_new = note is not None and (known is None or note.pid != known.pid)
+            if known is not None and (note is None or is_new):
                 # A broker that stops in good order takes its note away.
                 died = note is None and (self._fleet.path_of(member) / STATUS_NAME).exists()
                 self._report(member, known.pid, "died" if died else "stopped", died=died)
+            if is_new and note is not None and self._is_up and not self._told_to_stop:
+                self._say(f"broker {note.id} (port {note.port}, pid {note.pid}) runs now")
 
     def _free_the_store(self) -> None:
         """Kill a broker that was stopped while it wrote, for nobody else can write until then."""
@@ -187,6 +193,8 @@ class Supervisor:
                 for member in self._fleet.members
                 if (note := self._others.get(member.directory)) is not None
             }
+        if pids and self._told_to_stop:
+            self._say(f"stopping {plural(len(pids), 'broker')}")
         for pid in pids:
             launch.ask_to_stop(pid)
         deadline = time.monotonic() + launch.STOP_TIMEOUT_S
