@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.ups import Up, eventually
 
 from tidemill.testing.process import BrokerProcess
 
@@ -42,20 +43,48 @@ def run(command: str, environment: dict[str, str], cwd: Path) -> str:
     return done.stdout
 
 
+def verb(command: str) -> str:
+    """`topic` of `echo hello | tidemill topic ...`."""
+    return shlex.split(command.split("|")[-1])[1]
+
+
+def quickstart() -> tuple[list[str], list[str]]:
+    """The commands of the README for one broker, and those for several."""
+    commands = indented_commands(ROOT / "README.md", "tidemill")
+    second = [at for at, command in enumerate(commands) if verb(command) == "up"][1]
+    return commands[:second], commands[second:]
+
+
+def variables(bootstrap: str) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TIDEMILL_BOOTSTRAP": bootstrap}
+
+
 def test_the_quickstart_of_the_readme(tmp_path: Path) -> None:
     """All four lines, word for word; only the port is another, so that tests can run anywhere."""
-    commands = indented_commands(ROOT / "README.md", "tidemill")
-    assert [shlex.split(each.split("|")[-1])[1] for each in commands] == [
-        "up",
-        "topic",
-        "produce",
-        "consume",
-    ]
+    commands, _ = quickstart()
+    assert [verb(each) for each in commands] == ["up", "topic", "produce", "consume"]
     with BrokerProcess(tmp_path / "tidemill-data") as broker:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "TIDEMILL_BOOTSTRAP": broker.bootstrap}
+        environment = variables(broker.bootstrap)
         outputs = [run(command, environment, tmp_path) for command in commands[1:]]
     assert "hello" in outputs[-1]
+
+
+def test_the_cluster_of_the_readme(tmp_path: Path) -> None:
+    """The same with three brokers, of which one is killed before the last line."""
+    _, commands = quickstart()
+    assert [verb(each) for each in commands] == ["up", "topic", "cluster", "broker"]
+    assert commands[0] == "tidemill up --brokers 3 --data-dir ./three"
+    with Up(tmp_path / "three", "--brokers", "3") as up:
+        environment = variables(up.bootstrap)
+        run(commands[1], environment, tmp_path)
+        assert "HEALTHY               yes" in run(commands[2], environment, tmp_path)
+        port = up.ports[1]
+        up.kill(port)
+        eventually(lambda: port not in up.pids())
+        assert "--port 9093" in commands[3]
+        restart = commands[3].replace("9093", str(port))
+        assert "started broker 2" in run(restart, environment, tmp_path)
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
