@@ -383,7 +383,7 @@ def test_an_append_that_failed(error: ApiError | InvariantError, status: Status)
     """Rules D9, E1 and E8."""
     fetching = Fetching()
     fetching.exchange(data(A, at(0, b"x")))
-    assert fetching.fetcher.append_failed(A, error, fetching.now_ms) == Trouble(A, status, error)
+    assert fetching.fetcher.write_failed(A, error, fetching.now_ms) == Trouble(A, status, error)
     assert fetching.status() is status
 
 
@@ -392,15 +392,14 @@ def test_reports_about_partitions_that_left_are_ignored() -> None:
     fetching = Fetching()
     fetching.fetcher.unfollow(A)
     error = DiskFailedError("broken")
-    assert fetching.fetcher.append_failed(A, error, 0) is None
-    assert fetching.fetcher.cut_failed(A, error, 0) is None
+    assert fetching.fetcher.write_failed(A, error, 0) is None
     assert fetching.fetcher.range_found(A, EPOCH, 0, 0, 0) is None
 
 
 def test_a_cut_that_failed_fails_the_partition() -> None:
     """Rule E1."""
     fetching = Fetching()
-    assert fetching.fetcher.cut_failed(A, DiskFailedError("broken"), 0) is not None
+    assert fetching.fetcher.write_failed(A, DiskFailedError("broken"), 0) is not None
     assert fetching.status() is Status.FAILED
 
 
@@ -408,7 +407,7 @@ def test_a_cut_without_room_is_tried_again() -> None:
     """Rule E8."""
     fetching = Fetching()
     full = DiskFullError("full")
-    assert fetching.fetcher.cut_failed(A, full, 0) == Trouble(A, Status.DELAYED, full)
+    assert fetching.fetcher.write_failed(A, full, 0) == Trouble(A, Status.DELAYED, full)
 
 
 # Out of range.

@@ -287,7 +287,7 @@ class LeaderDriver:
         try:
             partition.append_copied(step.fetched, step.high_watermark, step.log_start_offset)
         except (ApiError, InvariantError) as error:
-            trouble = self.fetcher.append_failed(step.key, error, self._clock.monotonic_ms())
+            trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
             if trouble is not None:
                 self._report(partition, trouble)
         else:
@@ -302,7 +302,7 @@ class LeaderDriver:
             end_before = partition.log.log_end_offset
             loses_committed = partition.cut(step.decision)
         except (ApiError, InvariantError) as error:
-            trouble = self.fetcher.cut_failed(step.key, error, self._clock.monotonic_ms())
+            trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
             if trouble is not None:
                 self._report(partition, trouble)
             return

@@ -405,10 +405,10 @@ class FollowerFetcher:
 
     # How steps ended.
 
-    def append_failed(
+    def write_failed(
         self, key: TopicIdPartition, error: ApiError | InvariantError, now_ms: int
     ) -> Trouble | None:
-        """An append raised. Bad bytes and a full disk may end (rule D9); the rest will not."""
+        """An append or a cut raised. Bad bytes and a full disk may end (D9); the rest will not."""
         state = self._partitions.get(key)
         if state is None:
             return None
@@ -422,17 +422,6 @@ class FollowerFetcher:
         state = self._in_truncation(key, leader_epoch)
         if state is not None:
             state.status = Status.FETCHING
-
-    def cut_failed(
-        self, key: TopicIdPartition, error: ApiError | InvariantError, now_ms: int
-    ) -> Trouble | None:
-        """The log is as it was: it is cut when there is room, or never any more (rule E1)."""
-        state = self._partitions.get(key)
-        if state is None:
-            return None
-        if isinstance(error, DiskError) and not error.takes_dir_offline:
-            return self._delay(state, error, now_ms)
-        return self._fail(state, error)
 
     def range_found(
         self,
