@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,6 +205,24 @@ async def test_a_controller_that_was_deposed_changes_nothing_and_convinces_nobod
     assert "t" not in two.image.topics
     asleep.store.resume()
     await wires.settled()
+
+
+async def test_news_that_do_not_fit_what_is_known_are_refused(wires: Wires) -> None:
+    """Rule A1: a delta from another image, or another cluster, would make a picture of nothing."""
+    one, two = await wires.start_all(1, 2)
+    await wires.settled()
+    known = one.image
+    missed = replace(known, version=known.version + 1)
+    latest = replace(known, version=known.version + 2)
+    with pytest.raises(ApiError) as caught:
+        await two.follow(delta_between(missed, latest))
+    assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION
+    with pytest.raises(ApiError) as caught:
+        await two.follow(delta_between(None, replace(latest, cluster_id="another")))
+    assert caught.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert two.image == known
+    await two.follow(delta_between(known, known))
+    assert two.image == known, "what is known already changes nothing"
 
 
 async def test_a_lost_session_is_told_at_once_and_followed_by_a_new_incarnation(

@@ -10,7 +10,7 @@ from tests.controller.helpers import ENDPOINT, broker_config, create, topic
 
 from tidemill.clock import SystemClock
 from tidemill.controller import Controller
-from tidemill.errors import ApiError
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.store.base import Check, CutsCommits, Op, OpResult, StoreUnavailable
 from tidemill.store.memory import MemoryStore, MemoryTree
 from tidemill.wire.messages.topics import CreatePartitionsTopic
@@ -68,6 +68,29 @@ async def test_topics_are_made_grown_and_deleted_in_pieces() -> None:
     assert await store.children("/brokers/topics") == []
     assert await store.children("/config/topics") == []
     await end(again, store)
+
+
+async def test_a_controller_that_was_deposed_half_way_writes_no_further_piece() -> None:
+    """Rule A2: every piece of a commit is conditional on the controller's epoch, not the first."""
+    tree = MemoryTree(SystemClock())
+    controller, store = await start(tree)
+    writes = store.multi
+
+    async def deposed_after_the_first(ops: Sequence[Op]) -> list[OpResult]:
+        results = await writes(ops)
+        if isinstance(ops[0], Check):
+            store.multi = writes  # type: ignore[method-assign]
+            await store.put("/controller_epoch", b"99")
+        return results
+
+    store.multi = deposed_after_the_first  # type: ignore[method-assign]
+    with pytest.raises(ApiError) as caught:
+        await create(controller, topic("a", 20))
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    assert not controller.active
+    partitions = await store.tree("/brokers/topics")
+    assert len(partitions) <= 1 + OPS_PER_COMMIT, sorted(partitions)
+    await end(controller, store)
 
 
 @pytest.mark.parametrize("commits", range(6))
