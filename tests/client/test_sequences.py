@@ -174,6 +174,15 @@ def test_a_batch_behind_one_that_was_given_up_keeps_its_number() -> None:
     assert (sequences.epoch, third.base_sequence) == (1, 0)
 
 
+def test_a_batch_that_was_refused_is_numbered_anew_at_once() -> None:
+    second, third = batch(2), batch(3)
+    sequences, known = given_up_before(second)
+    second.maybe_written = False
+    assert sequences.prepare(known, [second, third])
+    sequences.sent(second)
+    assert (sequences.epoch, second.base_sequence) == (1, 0)
+
+
 def test_a_batch_that_the_gap_proves_unwritten_is_numbered_anew() -> None:
     second, third = batch(2), batch(3)
     sequences, known = given_up_before(second)

@@ -15,7 +15,7 @@ of the rest was written. Only then is the rest numbered anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from tidemill.client.batches import NO_SEQUENCE, Batch
 from tidemill.errors import ErrorCode
@@ -92,11 +92,11 @@ class Sequences:
         self._has_gap = False
         """A number was given up: no more are given in this epoch, but those given count."""
 
-    def _needs_identity(self, waiting: Sequence[Batch]) -> bool:
+    def _needs_identity(self, waiting: Iterable[Batch]) -> bool:
         """Whether what waits can be numbered only after the identity is settled."""
         if self.producer_id < 0 or self._restart:
             return True
-        return self._has_gap and (not waiting or waiting[0].base_sequence == NO_SEQUENCE)
+        return self._has_gap and not any(batch.maybe_written for batch in waiting)
 
     def may_send(self, batch: Batch) -> bool:
         """Whether `batch`, the first that waits, may go out now."""
@@ -111,7 +111,7 @@ class Sequences:
             other.order < batch.order for other in self.in_flight
         )
 
-    def prepare(self, identity: Identity, waiting: Sequence[Batch]) -> bool:
+    def prepare(self, identity: Identity, waiting: Collection[Batch]) -> bool:
         """Adopt the identity where that is due; False if there is none to adopt yet.
 
         After a restart the batches in `waiting` that had numbers get new ones when they are sent.
