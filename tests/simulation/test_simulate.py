@@ -23,7 +23,7 @@ from tidemill.testing.disk import CrashDisk
 from tidemill.testing.simulation.run import run_seed
 
 SECONDS = 85
-SEEDS_LEAST = 10
+SEEDS_LEAST = 20
 MISTAKE_SEEDS_MAX = 150
 SOAK_SEEDS = 1_000
 

@@ -186,6 +186,12 @@ class Delivery:
             return batch.error
         return self._held.error if self._held is not None else None
 
+    @property
+    def attempts(self) -> int:
+        """How often the record has been sent so far."""
+        batch = self._find()
+        return 0 if batch is None else batch.attempts
+
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` when the outcome is known; at once if it is already."""
         self._mark_observed()

@@ -75,7 +75,7 @@ class Nemesis:
         """SIGKILL, and another start soon."""
         machine = self._victim()
         if self._may_fall(machine):
-            self._count("kill", machine)
+            self._count("kills", machine)
             self._last(self._fall(machine, machine.kill))
 
     def cut_power(self) -> None:
@@ -83,7 +83,7 @@ class Nemesis:
         machine = self._victim()
         if not self._may_fall(machine):
             return
-        self._count("power cut", machine)
+        self._count("power cuts", machine)
         if self._random.random() < 0.5:
             self._last(self._fall(machine, machine.cut_power))
         else:
@@ -103,7 +103,7 @@ class Nemesis:
         """In good order: leadership is handed over first."""
         machine = self._victim()
         if machine.is_up and not machine.host.domain.is_paused:
-            self._count("restart", machine)
+            self._count("clean restarts", machine)
             # It is seen through, whatever is put right meanwhile.
             self._restarts.append(_spawn(self._stop_and_start(machine)))
 
@@ -116,7 +116,7 @@ class Nemesis:
         """SIGSTOP for a while."""
         machine = self._victim()
         if machine.is_on and not machine.host.domain.is_paused:
-            self._count("pause", machine)
+            self._count("pauses", machine)
             machine.host.pause()
             self._last(self._later(machine.host.resume))
 
@@ -136,22 +136,22 @@ class Nemesis:
         others = [each.name for each in self._world.machines if each is not machine]
         if self._random.random() < 0.5:
             others += [HOST, *(client.name for client in self._work.clients)]
-        self._count("isolation", machine)
+        self._count("isolations", machine)
         self._cut([machine.name], others)
 
     def cut_pair(self) -> None:
         one, other = self._random.sample(self._world.machines, 2)
-        self._count("cut", one, other)
+        self._count("cuts between two brokers", one, other)
         self._cut([one.name], [other.name])
 
     def cut_off_store(self) -> None:
         machine = self._victim()
-        self._count("cut from the store", machine)
+        self._count("cuts from the store", machine)
         self._cut([machine.name], [HOST])
 
     def cut_off_client(self) -> None:
         machine, client = self._victim(), self._random.choice(self._work.clients)
-        self._count("cut from a client", machine, client.name)
+        self._count("cuts from a client", machine, client.name)
         self._cut([machine.name], [client.name])
 
     def _cut(self, some: list[str], others: list[str]) -> None:
@@ -172,7 +172,7 @@ class Nemesis:
     def degrade(self) -> None:
         """A slow, lossy and breaking way, in one direction."""
         one, other = self._random.sample([each.name for each in self._world.machines], 2)
-        self._count("bad way", one, other)
+        self._count("bad ways", one, other)
         random, network = self._random, self._world.network
         network.set_quality(
             one, other, delay_ms_max=random.choice((5.0, 50.0, 400.0)), loss=0.1,
@@ -189,7 +189,7 @@ class Nemesis:
         brokers = [each.name for each in self._world.machines if each is not machine]
         clients = [each.name for each in self._work.clients]
         other = self._random.choice([*brokers, *clients, HOST])
-        self._count("reset", machine, other)
+        self._count("resets", machine, other)
         self._world.network.reset_connections(machine.name, other)
 
     # Time and the store
@@ -197,14 +197,14 @@ class Nemesis:
     def step_clock(self) -> None:
         machine = self._victim()
         change_ms = self._random.randint(-CLOCK_STEP_MS_MAX, CLOCK_STEP_MS_MAX)
-        self._count("clock step", machine, change_ms)
+        self._count("clock steps", machine, change_ms)
         machine.host.clock.step(change_ms)
 
     def expire_session(self) -> None:
         """The store takes a live broker for dead."""
         machine = self._victim()
         if machine.session_id:
-            self._count("session expiry", machine)
+            self._count("session expiries", machine)
             self._world.ensemble.expire(machine.session_id)
 
     # Clients and administrators
@@ -212,7 +212,7 @@ class Nemesis:
     def kill_client(self) -> None:
         client = self._random.choice(self._work.clients)
         if client.host.domain.is_alive:
-            self._count("client kill", client.name)
+            self._count("client kills", client.name)
             client.kill()
             self._last(self._later(client.start))
 
@@ -221,7 +221,7 @@ class Nemesis:
             async with self._work.admin() as admin:
                 await admin.elect_leaders(ElectionType.PREFERRED)
 
-        self._administer("preferred election", elect())
+        self._administer("preferred elections", elect())
 
     def reassign(self) -> None:
         partition = self._random.choice(self._work.partitions)
@@ -232,7 +232,7 @@ class Nemesis:
             async with self._work.admin() as admin:
                 await admin.alter_partition_reassignments({partition: targets})
 
-        self._administer("reassignment", move(), partition.partition, targets)
+        self._administer("reassignments", move(), partition.partition, targets)
 
     def _administer(self, what: str, work: Coroutine[Any, Any, None], *about: object) -> None:
         self._count(what, *about)
@@ -242,7 +242,7 @@ class Nemesis:
                 async with asyncio.timeout(ADMIN_PATIENCE_S):
                     await work
             except (ClientError, TimeoutError) as error:
-                self._world.note(f"the {what} was not taken: {error}")
+                self._world.note(f"not taken: {what}: {error}")
 
         self._work.admin_host.run(administer())
 
@@ -266,8 +266,8 @@ class Nemesis:
         return self._random.uniform(low, high)
 
     def _count(self, what: str, *about: object) -> None:
-        self._world.counts[f"{what}s"] += 1
-        self._world.note(f"TROUBLE {what} {' '.join(map(str, about))}")
+        self._world.counts[what] += 1
+        self._world.note(f"TROUBLE {what}: {' '.join(map(str, about))}")
 
     def _last(self, trouble: Coroutine[Any, Any, None]) -> None:
         self._lasting.append(_spawn(trouble))

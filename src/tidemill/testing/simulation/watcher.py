@@ -75,8 +75,6 @@ class Watcher:
 
     def _commit(self, events: Sequence[Event]) -> None:
         for event in events:
-            if event.path == tree.CONTROLLER:
-                self._world.counts[f"controller {event.kind.value}"] += 1
             found = _STATE.fullmatch(event.path)
             node = None if found is None else self._world.ensemble.tree.read(event.path)
             if found is None or node is None:

@@ -29,7 +29,6 @@ from tidemill.types import PartitionIndex, TopicPartition
 BURST_MAX = 4
 VALUE_BYTES_MAX = 200
 RESTART_PAUSE_S = 0.3
-STEADY_S = 10.0
 
 CLIENT_SETTINGS: dict[str, object] = {
     "request_timeout_ms": 1_000,
@@ -196,8 +195,7 @@ class Workload:
 
     def _delivered(self, producer: Producer, operation: Operation, delivery: Delivery) -> None:
         counts = self.world.counts
-        batch = delivery._find()
-        counts["resends"] += batch is not None and batch.attempts > 1
+        counts["resends"] += delivery.attempts > 1
         if delivery.exception() is not None or producer.settings.acks != "all":
             counts["records of unknown fate"] += 1
             self.history.info(operation)
