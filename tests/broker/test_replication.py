@@ -682,6 +682,22 @@ def test_damage_is_repaired_with_a_peer(loop: SimLoop, broker_id: int) -> None:
     assert_equal_logs(world)
 
 
+def test_a_repair_is_tried_for_as_long_as_it_takes(loop: SimLoop) -> None:
+    """Rule E2: who stands aside comes back, however long its peers cannot be reached."""
+    world = World(loop)
+    log = damaged_log(world, 1)
+    while 1 in world.state().isr:
+        world.run_ms(1)
+    world.isolate(1)
+    world.run_ms(600_000)
+    assert log.damage
+    world.cut.clear()
+    world.run_ms(30_000)
+    assert log.damage == []
+    assert set(world.state().isr) == {0, 1, 2}
+    assert_equal_logs(world)
+
+
 def test_a_replica_that_cannot_be_repaired_is_copied_anew(
     loop: SimLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 20
 RETRY_S = 10.0
-ATTEMPTS_MAX = 30
-"""Then it is left to the next round of the scrub, which finds it again."""
 
 
 class Repairs:
@@ -48,7 +46,8 @@ class Repairs:
         self._on_repaired = on_repaired
         self._link = link
         self._executor = executor
-        self._waiting: dict[Partition, None] = {}
+        self._waiting: dict[Partition, int] = {}
+        """And how often each was tried in vain."""
         self._task: asyncio.Task[None] | None = None
         self.repaired = 0
         """Segments that were made whole again."""
@@ -57,7 +56,7 @@ class Repairs:
         """Something is wrong with the partition's log; to be called on the loop."""
         if not partition.log.damage or len(partition.replicas) < 2:
             return
-        self._waiting[partition] = None
+        self._waiting[partition] = 0
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -69,18 +68,25 @@ class Repairs:
                 await self._task
 
     async def _work(self) -> None:
+        """One after the other; who cannot be repaired now gets another turn, for as long as it
+        takes: it does not fetch meanwhile."""
         while self._waiting:
-            partition = next(iter(self._waiting))
+            partition, attempt = next(iter(self._waiting.items()))
             del self._waiting[partition]
             try:
-                await self._repair(partition)
+                await self._repair(partition, attempt)
             except NoRepairError as error:
                 log.error("%s cannot be repaired: %s", partition.topic_partition, error)
                 self._copy_anew(partition)
+            except TidemillError as error:
+                log.info("%s is not repaired yet: %s", partition.topic_partition, error)
+                self._waiting.setdefault(partition, attempt + 1)
             except Exception:
                 log.exception("repairing %s failed", partition.topic_partition)
             if not partition.log.damage:
                 self._on_repaired(partition)
+            if self._waiting and all(self._waiting.values()):
+                await asyncio.sleep(RETRY_S)
 
     def _copy_anew(self, partition: Partition) -> None:
         """Throw the replica away, if others have all of it and nobody counts on this one."""
@@ -93,19 +99,9 @@ class Repairs:
         except ApiError as error:
             log.error("%s could not be emptied: %s", partition.topic_partition, error)
 
-    async def _repair(self, partition: Partition) -> None:
-        for attempt in range(ATTEMPTS_MAX):
-            try:
-                while partition.log.damage and not (partition.is_gone or partition.is_offline):
-                    await self._repair_segment(partition, attempt)
-            except NoRepairError:
-                raise
-            except TidemillError as error:
-                log.info("%s is not repaired yet: %s", partition.topic_partition, error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
-        log.error("%s was not repaired: no replica has what it lacks", partition.topic_partition)
+    async def _repair(self, partition: Partition, attempt: int) -> None:
+        while partition.log.damage and not (partition.is_gone or partition.is_offline):
+            await self._repair_segment(partition, attempt)
 
     async def _repair_segment(self, partition: Partition, attempt: int) -> None:
         found = partition.log.damaged_segment()
