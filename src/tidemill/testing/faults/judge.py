@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
@@ -139,13 +140,13 @@ def _longest(times: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KindFigures:
-    """All faults of one kind together, in milliseconds."""
+    """All faults of one kind together, in milliseconds; None where nothing was measured."""
 
     count: int
-    gap_p50_ms: float
-    gap_max_ms: float
-    whole_p50_ms: float
-    whole_max_ms: float
+    gap_p50_ms: float | None
+    gap_max_ms: float | None
+    whole_p50_ms: float | None
+    whole_max_ms: float | None
 
 
 def gaps(strikes: Sequence[Struck], acks: Acks) -> list[float]:
@@ -165,14 +166,14 @@ def by_kind(strikes: Sequence[Struck], gaps_ms: Sequence[float]) -> Mapping[str,
     for kind in sorted({struck.kind for struck in strikes}):
         pairs = [(s, gap) for s, gap in zip(strikes, gaps_ms, strict=True) if s.kind is kind]
         alone = [(s, gap) for s, gap in pairs if s.was_whole]
-        some = sorted(gap for _, gap in alone)
-        times = sorted(s.whole_ms - s.ended_ms for s, _ in alone if s.whole_ms is not None)
+        some = [gap for _, gap in alone]
+        times = [s.whole_ms - s.ended_ms for s, _ in alone if s.whole_ms is not None]
         found[kind] = KindFigures(len(pairs), *_middle_and_most(some), *_middle_and_most(times))
     return found
 
 
-def _middle_and_most(values: Sequence[float]) -> tuple[float, float]:
-    return (values[len(values) // 2], values[-1]) if values else (0.0, 0.0)
+def _middle_and_most(values: Sequence[float]) -> tuple[float | None, float | None]:
+    return (median(values), max(values)) if values else (None, None)
 
 
 # Replicas.

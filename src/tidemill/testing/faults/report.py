@@ -71,8 +71,8 @@ def _row(kind: str, figures: KindFigures) -> str:
     )
 
 
-def _s(duration_ms: float) -> str:
-    return f"{duration_ms / 1000:.2f} s"
+def _s(duration_ms: float | None) -> str:
+    return "-" if duration_ms is None else f"{duration_ms / 1000:.2f} s"
 
 
 def anomalies(reports: Mapping[str, Report]) -> dict[str, dict[str, int]]:
