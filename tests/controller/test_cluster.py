@@ -88,6 +88,30 @@ async def test_a_broker_that_cannot_be_told_is_not_let_in(wires: Wires) -> None:
     assert (await starting).image.broker(2) is not None
 
 
+async def test_a_controller_that_was_never_let_in_lets_itself_in(
+    wires: Wires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule K2: the one before was gone when it should have; a cluster's head leads partitions."""
+    one = await wires.start(1)
+
+    async def forget(broker_id: int, epoch: int) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(one._members, "admit", forget)
+    starting = asyncio.ensure_future(wires.start(2))
+    await until(lambda: bool(deltas(wires, 2)))
+    await asyncio.sleep(0.05)
+    member = one.image.broker(2)
+    assert member is not None
+    assert member.fenced
+    wires.kill(1)
+    two = await starting
+    assert two.active
+    [made] = await create(two, topic("t", 1, 1))
+    assert made.error_code == ErrorCode.NONE
+    assert wires.partition("t", 0).leader == 2
+
+
 async def test_everybody_has_the_same_image_and_hears_only_what_changed(wires: Wires) -> None:
     one, two, three = await wires.start_all(1, 2, 3)
     await create(one, topic("a", 4, 3), topic("b", 4, 3))

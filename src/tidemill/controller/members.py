@@ -121,7 +121,11 @@ class Members:
             if _is_noted(noted, broker_id, node):
                 known = self._office.image.brokers.get(broker_id)
                 same = known is not None and known.epoch == node.stat.created
-                brokers[broker_id] = known if same and known else tree.read_broker(broker_id, node)
+                broker = known if same and known else tree.read_broker(broker_id, node)
+                if broker_id == self._office.broker_id:
+                    # The one before us may have gone without letting us in: nobody else would.
+                    broker = replace(broker, fenced=False)
+                brokers[broker_id] = broker
         return MappingProxyType(brokers)
 
     def _finish_moves(self, ledger: Ledger) -> None:
