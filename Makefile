@@ -53,6 +53,7 @@ demo: setup ## A broker, traffic, and what came through; ends by itself.
 bench: setup ## Tidemill beside Apache Kafka: ratios with spread, and a plot in bench/out.
 	$(BIN)/python -m bench.timers
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.scale
 
 clean: ## Remove what the other targets made.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out

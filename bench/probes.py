@@ -155,6 +155,8 @@ class Running:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def check(self) -> None:
         if self._process.poll() is not None:

@@ -84,17 +84,18 @@ class Report:
         ]
 
     def text(self) -> str:
+        width = max([8, *(len(part) for part in self.figures)])
         lines = [
-            f"{'part':8} {'what':42} {'tidemill':>10} {'kafka':>10} {'ratio':>7} "
+            f"{'part':{width}} {'what':48} {'tidemill':>10} {'kafka':>10} {'ratio':>7} "
             f"{'spread':>15} {'bar':>7} met"
         ]
         for each in self.rows:
             lines.append(
-                f"{each.part:8} {each.name:42} {each.ours:10.4g} {each.theirs:10.4g} "
+                f"{each.part:{width}} {each.name:48} {each.ours:10.4g} {each.theirs:10.4g} "
                 f"{each.ratio:7.2f} {each.low:7.2f}-{each.high:<7.2f} {each.bar:>7} {each.met}"
             )
         for name, by_system in self.figures.get("command", {}).items():
-            lines.append(f"{'command':8} {name:42} {by_system['tidemill'][0]:10.3g}")
+            lines.append(f"{'command':{width}} {name:48} {by_system['tidemill'][0]:10.3g}")
         return "\n".join(lines)
 
     def plot(self, path: Path) -> None:

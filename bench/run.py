@@ -75,7 +75,7 @@ def collect(parts: list[str], rounds: int, scale: float) -> dict[str, Figures]:
                 for name, value in run_round(system, scale=scale):
                     figures[name][system.name].append(value)
                     print(
-                        f"{part:8} round {number + 1} {system.name:9} {name}: {value:.4g}",
+                        f"{part} round {number + 1} {system.name:9} {name}: {value:.4g}",
                         flush=True,
                     )
         collected[part] = {name: dict(by_system) for name, by_system in figures.items()}
