@@ -41,6 +41,7 @@ REPLICATION = {
 ZOOKEEPER_TICK_MS = 1_000
 """A server grants sessions of up to twenty ticks."""
 KAFKA_HEAP = "512m"
+READY_TIMEOUT_S = 180
 
 
 class Cluster(Protocol):
@@ -80,6 +81,20 @@ class _Members:
     def address(self, broker_id: int) -> str:
         raise NotImplementedError
 
+    def start(self) -> None:
+        """All brokers, or none: nothing is left behind by a start that failed."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
 
 class TidemillCluster(_Members):
     """Tidemill brokers that share a store: a SQLite file, or a ZooKeeper server of their own."""
@@ -96,10 +111,11 @@ class TidemillCluster(_Members):
         self.name = name
         self._settings = {**REPLICATION, **TIMEOUTS, **(settings or {})}
         self._on_zookeeper = on_zookeeper
-
-    def start(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="tidemill-bench-"))
         self._zookeeper: ZooKeeperServer | None = None
+        self._brokers: dict[int, BrokerProcess] = {}
+
+    def _start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tidemill-bench-"))
         store = f"sqlite://{self._folder / 'store.db'}"
         if self._on_zookeeper:
             self._zookeeper = ZooKeeperServer(
@@ -152,7 +168,7 @@ class KafkaCluster(_Members):
         super().__init__(count)
         self._settings = {**REPLICATION, **TIMEOUTS, **(settings or {})}
 
-    def start(self) -> None:
+    def _start(self) -> None:
         self._nodes = {
             broker_id: ApacheKafka(heap=KAFKA_HEAP, properties=self._settings)
             for broker_id in self._ids
@@ -168,7 +184,7 @@ class KafkaCluster(_Members):
         for node in self._nodes.values():
             node.start(wait=False)
         for node in self._nodes.values():
-            node.wait_until_ready()
+            node.wait_until_ready(READY_TIMEOUT_S)
 
     def stop(self) -> None:
         for node in self._nodes.values():
