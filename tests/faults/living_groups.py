@@ -70,13 +70,21 @@ class Group:
     """Two members of one kind, and what the broker says of them."""
 
     def __init__(
-        self, name: str, bootstrap: str, folder: Path, kind: Kind, *, static: bool
+        self,
+        name: str,
+        bootstrap: str,
+        folder: Path,
+        kind: Kind,
+        *,
+        static: bool,
+        session_ms: int = SESSION_MS,
     ) -> None:
         self.name = name
         self._bootstrap = bootstrap
         self._folder = folder
         self._kind = kind
         self._static = static
+        self._session_ms = session_ms
         self._watcher = Watcher(bootstrap, name)
         self._number = 0
         self.members: dict[str, Live] = {}
@@ -93,7 +101,7 @@ class Group:
                 diary=str(self._folder / f"{self.name}-{name}-{self._number}"),
                 protocol=self._kind.protocol,
                 strategy=self._kind.strategy,
-                session_ms=SESSION_MS,
+                session_ms=self._session_ms,
                 commit_ms=200,
                 instance=name if self._static else None,
             )
@@ -188,13 +196,18 @@ def produce(bootstrap: str, count: int) -> None:
 
 @contextmanager
 def living_groups(
-    bootstrap: str, folder: Path, kinds: Mapping[str, Kind], *, static: bool
+    bootstrap: str,
+    folder: Path,
+    kinds: Mapping[str, Kind],
+    *,
+    static: bool,
+    session_ms: int = SESSION_MS,
 ) -> Iterator[list[Group]]:
     """A group of each kind, at rest, on a topic that is made for them."""
     with ExitStack() as ends:
         create_topics(bootstrap, [TOPIC], PARTITIONS)
         groups = [
-            Group(f"g-{name}", bootstrap, folder, kind, static=static)
+            Group(f"g-{name}", bootstrap, folder, kind, static=static, session_ms=session_ms)
             for name, kind in kinds.items()
         ]
         for group in groups:
