@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, values
 
-from tidemill.storage.checkpoint import LEADER_EPOCHS, parse_epochs
+from tidemill.storage.checkpoint import LEADER_EPOCHS, RECOVERY_POINTS, parse_epochs
 from tidemill.storage.index import TIME_ENTRY_BYTES
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
@@ -180,6 +180,21 @@ def test_a_damaged_epoch_checkpoint_is_read_from_the_batches(
     disk.write_at(path, 0, (damaged,))
     assert reopen(disk).leader_epochs.entries == expected
     assert parse_epochs(disk.read_file(path)) == expected, "and the file is whole again"
+
+
+def test_epochs_that_a_scan_found_are_written_down_after_a_clean_stop_too() -> None:
+    """Rule D1: the next start will not scan again, so what the file lacks would be lost then."""
+    disk = CrashDisk()
+    manager = manager_on(disk, config=SMALL)
+    filled(manager, 40)
+    manager.shutdown({})
+    path = f"{PATH}/{LEADER_EPOCHS}"
+    disk.truncate(path, 0)
+    disk.write_at(path, 0, (b"0\n3\n0 0\n1 10\n2 20\n",))
+    disk.unlink(f"{DIR}/{RECOVERY_POINTS}")
+    expected = [(0, 0), (1, 10), (2, 20), (3, 30)]
+    assert reopen(disk).leader_epochs.entries == expected
+    assert parse_epochs(disk.read_file(path)) == expected
 
 
 @pytest.mark.parametrize("entries_left", [0, 1, 2, None])

@@ -93,14 +93,15 @@ def load(files: Files, directory: str, options: OpenOptions) -> Loaded:
         flushed_offset=0,
     )
     loaded.unsynced = Unsynced(directory, epochs)
+    is_known = options.was_clean and _end_is_known(files, loaded, options.recovery_point)
     if not segments:
         _begin_empty(files, directory, loaded, options.now_ms)
-    elif not (options.was_clean and _end_is_known(files, loaded, options.recovery_point)):
+    elif not is_known:
         _recover(files, loaded, options)
     if loaded.log_end_offset < loaded.log_start_offset:
         _restart_at_log_start(files, directory, loaded, options.now_ms)
     _settle(files, directory, loaded, options)
-    if not options.was_clean:
+    if not is_known:
         loaded.unsynced.epochs_changed = loaded.epochs.entries != epochs_on_disk
     return loaded
 
@@ -177,6 +178,8 @@ def _restart_at_log_start(files: Files, directory: str, loaded: Loaded, now_ms: 
 
 def _end_is_known(files: Files, loaded: Loaded, recovery_point: int) -> bool:
     """After a clean stop: read the last batch, and believe it if the checkpoint agrees."""
+    if not loaded.segments:
+        return False
     active = loaded.segments[-1]
     try:
         last = active.last_batch(files.pread)
