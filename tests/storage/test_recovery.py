@@ -295,6 +295,24 @@ def test_a_complete_swap_is_finished() -> None:
     assert len(values(again)) == 20
 
 
+def test_a_swap_replaces_a_last_segment_of_one_record() -> None:
+    """Rules E4 and I5: the new segment's last offset is where that one begins."""
+    disk = CrashDisk()
+    manager = manager_on(disk, config=SMALL)
+    log = manager.create(TP, TOPIC_ID, SMALL)
+    for number in range(4):
+        log.append_as_leader(batch(f"{number}".encode()), leader_epoch=0)
+        if number > 1:
+            log.roll()
+    log.flush()
+    manager.write_checkpoints({TP: 4})
+    whole = b"".join(disk.read_file(segment.log_path) for segment in log.segments)
+    disk.write_at(f"{PATH}/{0:020d}.log.swap", 0, (whole,))
+    again = reopen(disk)
+    assert [segment.base_offset for segment in again.segments] == [0, 4]
+    assert values(again) == [b"0", b"1", b"2", b"3"]
+
+
 def test_an_incomplete_swap_is_undone() -> None:
     """Rule E4: a `.cleaned` file says that the replacement was not whole yet."""
     disk = CrashDisk()
