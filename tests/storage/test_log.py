@@ -24,7 +24,7 @@ from tidemill.storage.disk_errors import DirOfflineError, DiskError, DiskFullErr
 from tidemill.storage.files import Buffer, Space
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
-from tidemill.storage.segment import RELATIVE_OFFSET_MAX
+from tidemill.storage.segment import RECENT_BATCHES_MAX, RELATIVE_OFFSET_MAX
 from tidemill.testing.clock import START_MS, ManualClock
 from tidemill.testing.disk import CrashDisk
 from tidemill.wire.batch import iter_headers, read_header
@@ -200,6 +200,14 @@ class TestRead:
         data = log.read(1, max_bytes=1000, upper_offset=3).read_now()
         assert data is not None
         assert read_header(data).base_offset == 0
+
+    def test_every_batch_is_found_when_the_older_ones_are_forgotten(self) -> None:
+        """Where the latest batches lie is known without an index; before that, by asking one."""
+        log = new_log(LogConfig(index_interval_bytes=1_000_000))
+        fill(log, RECENT_BATCHES_MAX + 2, size=1)
+        for offset in range(log.log_end_offset):
+            found = log.read(offset, max_bytes=1, upper_offset=log.log_end_offset)
+            assert read_header(found.read_blocking()).base_offset == offset
 
     def test_cold_data_waits_for_an_executor(self) -> None:
         disk = CrashDisk()
