@@ -205,7 +205,14 @@ class _Link:
             opening.add_done_callback(_hear_error)
             self._opening = opening
         # Whoever gives up must not take the connection from those who still wait.
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            asked = asyncio.current_task()
+            if opening.cancelled() and not (asked is not None and asked.cancelling()):
+                # The link was closed; those who waited for it go on.
+                raise UnknownPeerError("the broker came back, or went, in the meantime") from None
+            raise
 
     def close(self) -> None:
         opening, self._opening = self._opening, None
