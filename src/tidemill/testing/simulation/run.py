@@ -14,7 +14,6 @@ import msgspec
 
 from tidemill.testing.anomalies import Promise
 from tidemill.testing.checker import check
-from tidemill.testing.loop import SimulationStuckError
 from tidemill.testing.simulation.nemesis import Nemesis
 from tidemill.testing.simulation.plan import Plan
 from tidemill.testing.simulation.report import Outcome
@@ -37,8 +36,8 @@ def run_seed(seed: int) -> Outcome:
         try:
             life = _live(world, watcher, work)
             world.loop.run_until_complete(world.loop.root.create_task(life))
-        except SimulationStuckError as error:
-            world.fail(f"the simulation is stuck: {error}")
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a seed's end, told
+            world.fail(f"the simulation ended early: {error!r}")
         finally:
             virtual_s = world.loop.time()
             world.close()

@@ -169,8 +169,9 @@ class Machine:
             await asyncio.sleep(STOP_LOOK_S)
         if self.server is not server:
             return  # It fell on its way.
-        if stopping.exception() is not None:
-            self._world.fail(f"{self.name} did not stop well: {stopping.exception()!r}")
+        problem = "cancelled" if stopping.cancelled() else stopping.exception()
+        if problem is not None:
+            self._world.fail(f"{self.name} did not stop well: {problem!r}")
         self._exit()
 
     def kill(self) -> None:
