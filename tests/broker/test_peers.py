@@ -19,7 +19,9 @@ from tidemill.wire.messages.api_versions import ApiVersionsRequest
 OTHER = BrokerImage(BrokerId(2), BrokerEpoch(1), (Endpoint("PLAINTEXT", "there", 9092),))
 
 
-async def nobody_answers(factory: Callable[[], asyncio.Protocol], host: str, port: int) -> NoReturn:
+async def nobody_answers(
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+) -> NoReturn:
     await asyncio.Event().wait()
     raise AssertionError
 
