@@ -400,6 +400,18 @@ async def test_a_broker_that_is_a_cluster_of_its_own_restarts_without_a_new_epoc
     assert again.image.controller_epoch == 2
 
 
+async def test_a_new_controller_distrusts_who_crashed_while_nobody_looked(wires: Wires) -> None:
+    """Rule F3: itself, too; with nobody else to ask it leads on, and that is an unclean election."""
+    two = await wires.start(2, flush_policy="async")
+    await create(two, topic("t", 1, 1, {0: [2]}), topic("u", configs={"flush.policy": "ack"}))
+    wires.kill(2)
+    again = await wires.start(2, flush_policy="async")
+    lossy, safe = wires.partition("t"), wires.partition("u")
+    assert (lossy.leader, lossy.recovery) == (2, LeaderRecovery.RECOVERING)
+    assert (safe.leader, safe.recovery) == (2, LeaderRecovery.RECOVERED)
+    assert again.image.unclean_elections == 1
+
+
 async def test_after_everybody_died_the_first_to_come_back_leads_what_it_has(wires: Wires) -> None:
     """Rule F2: those who were in sync together are all complete, whoever comes back first."""
     one, *_ = await wires.start_all(1, 2, 3)
