@@ -261,6 +261,8 @@ class World:
         self.cut: set[tuple[int, int]] = set()
         """Pairs of brokers of which the first does not reach the second."""
         self.controller_answers = True
+        self.deaf: set[int] = set()
+        """Nodes that no image reaches."""
         self.fetches = 0
         self.spoil: Callable[[FetchResponse], None] | None = None
         self.min_isr = 2
@@ -294,7 +296,7 @@ class World:
         """A new image reaches every node but those that are `late`."""
         self.image = image
         for node in self.nodes:
-            if node.is_up and node.broker_id not in late:
+            if node.is_up and node.broker_id not in self.deaf.union(late):
                 node.domain.call_soon(node.apply, image)
 
     def write(self, changes: Sequence[PartitionChange]) -> None:

@@ -508,6 +508,34 @@ def test_the_minimum_in_sync_follows_the_replicas_of_the_topic(loop: SimLoop) ->
     assert alone.produced.error_code == 0
 
 
+def test_a_leader_that_has_not_heard_of_a_higher_minimum_commits_nothing_by_itself(
+    loop: SimLoop,
+) -> None:
+    """Rules B2, C4 and F2: the controller takes those who leave for complete, by the new minimum.
+
+    The leader asks for a smaller ISR and gets it, but images reach it late: until it knows the
+    minimum by which that was judged, it must not ack what only it has.
+    """
+    world = World(loop)
+    world.min_isr = 1
+    world.create_topic(min_insync_replicas="1")
+    world.deaf.add(0)
+    world.min_isr = 2
+    world.configure(min_insync_replicas="2")
+    world.isolate(1)
+    world.isolate(2)
+    answer = world.produce(b"a", timeout_ms=600_000)
+    world.run_ms(4 * LAG_MAX_MS)
+    assert (world.state().isr, set(world.state().elr)) == ((0,), {1, 2})
+    assert not answer.is_there
+    assert world.nodes[0].partition().high_watermark == 0
+    world.deaf.clear()
+    world.publish(world.image)
+    world.run_ms(100)
+    assert world.nodes[0].partition().isr == (0,)
+    assert world.produce(b"b").produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
 # Throttles.
 
 

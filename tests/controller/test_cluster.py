@@ -401,7 +401,7 @@ async def test_a_broker_that_is_a_cluster_of_its_own_restarts_without_a_new_epoc
 
 
 async def test_a_new_controller_distrusts_who_crashed_while_nobody_looked(wires: Wires) -> None:
-    """Rule F3: itself, too; with nobody else to ask it leads on, and that is an unclean election."""
+    """Rule F3: itself, too; with nobody else to ask it leads on, by an unclean election."""
     two = await wires.start(2, flush_policy="async")
     await create(two, topic("t", 1, 1, {0: [2]}), topic("u", configs={"flush.policy": "ack"}))
     wires.kill(2)

@@ -6,6 +6,7 @@ import pytest
 from tests.replication.helpers import partition_image
 
 from tidemill.errors import ErrorCode
+from tidemill.image import PartitionImage
 from tidemill.invariant import InvariantError
 from tidemill.replication.isr import IsrAnswer, IsrMember, IsrProposal, IsrState, Settled
 from tidemill.types import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch
@@ -13,12 +14,14 @@ from tidemill.types import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch
 LEADER_EPOCH = 4
 
 
-def state_of(*isr: int, partition_epoch: int = 7) -> IsrState:
-    return IsrState(
-        partition_image(
-            replicas=(0, 1, 2), isr=isr, leader_epoch=LEADER_EPOCH, partition_epoch=partition_epoch
-        )
+def image_of(*isr: int, partition_epoch: int) -> PartitionImage:
+    return partition_image(
+        replicas=(0, 1, 2), isr=isr, leader_epoch=LEADER_EPOCH, partition_epoch=partition_epoch
     )
+
+
+def state_of(*isr: int, partition_epoch: int = 7) -> IsrState:
+    return IsrState(image_of(*isr, partition_epoch=partition_epoch))
 
 
 def members(*isr: int) -> tuple[IsrMember, ...]:
@@ -63,9 +66,11 @@ def test_who_is_being_removed_counts_until_that_is_confirmed() -> None:
     """Rule C4."""
     state, proposal = shrinking()
     assert state.maximal == {0, 1, 2}
-    assert state.settle(proposal, done(0, 1)) is Settled.DONE
+    assert state.settle(proposal, done(0, 1)) is Settled.WAIT
+    assert state.maximal == state.committed == {0, 1, 2}, "the image may say more than the answer"
+    assert state.follow_image(image_of(0, 1, partition_epoch=8))
     assert state.maximal == state.committed == {0, 1}
-    assert state.partition_epoch == 8
+    assert (state.partition_epoch, state.pending) == (8, None)
 
 
 def test_a_change_that_adds_and_removes_counts_both() -> None:

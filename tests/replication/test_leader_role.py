@@ -43,10 +43,11 @@ class Channel:
         assert partition.wants(proposal)
         self.sent.append((proposal, answered))
 
-    def accept(self) -> None:
+    def accept(self) -> IsrProposal:
         proposal, answered = self.sent.pop(0)
         epoch = PartitionEpoch(proposal.partition_epoch + 1)
         answered(IsrAnswer(ErrorCode.NONE, proposal.leader_epoch, epoch, proposal.isr))
+        return proposal
 
     def lose(self) -> None:
         self.sent[0][1](None)
@@ -64,6 +65,17 @@ class Leading(World):
         led = partition_image(replicas=(SELF, OTHER), isr=isr)
         self.apply(with_topic(self.image, replace(topic_image(), partitions=(led,))))
         self.partition = self.only()
+
+    def accept(self) -> None:
+        """The controller agrees, and its image follows."""
+        accepted = self.channel.accept()
+        image = partition_image(
+            leader_epoch=accepted.leader_epoch,
+            partition_epoch=accepted.partition_epoch + 1,
+            replicas=(SELF, OTHER),
+            isr=accepted.isr,
+        )
+        self.partition.apply(image)
 
     def fetch(self, offset: int, broker_id: BrokerId = OTHER) -> None:
         position = FetchPosition(offset, 0, EPOCHS[OTHER])
@@ -128,19 +140,19 @@ def test_a_follower_that_lags_is_waited_for_until_its_removal_is_confirmed() -> 
     assert len(world.channel.sent) == 1
     world.channel.lose()
     assert world.partition.high_watermark == 0
-    world.channel.accept()
+    world.accept()
     assert world.partition.isr == (SELF,)
     assert world.partition.high_watermark == 1
 
 
 def test_an_image_that_is_older_than_the_answer_is_ignored() -> None:
     """Rule A1: the answer was newer news."""
-    world = Leading()
+    world = Leading(isr=(SELF,))
     world.append(b"a")
-    world.lag()
+    world.fetch(1)
     world.channel.accept()
-    world.partition.apply(partition_image(replicas=(SELF, OTHER), isr=(SELF, OTHER)))
-    assert world.partition.isr == (SELF,)
+    world.partition.apply(partition_image(replicas=(SELF, OTHER), isr=(SELF,)))
+    assert world.partition.isr == (SELF, OTHER)
 
 
 def test_an_answer_of_an_earlier_term_changes_nothing() -> None:
@@ -180,7 +192,7 @@ def test_acks_all_is_looked_at_twice() -> None:
     world.append(b"a", acks=-1)
     world.partition.check_still_enough_in_sync()
     world.lag()
-    world.channel.accept()
+    world.accept()
     with pytest.raises(ApiError) as refused:
         world.append(b"b", acks=-1)
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS

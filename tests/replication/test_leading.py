@@ -216,7 +216,9 @@ def test_a_leaving_member_holds_the_high_watermark_until_confirmed() -> None:
     assert proposal is not None
     assert proposal.isr == (0, 1)
     assert not term.leader.advance(term.now_ms)
-    assert term.confirm(proposal) is Settled.DONE
+    assert term.confirm(proposal) is Settled.WAIT
+    assert term.leader.high_watermark == 0
+    assert term.apply(0, 1, partition_epoch=1)
     assert term.leader.high_watermark == 2
 
 

@@ -9,7 +9,8 @@ being added count at once, replicas that are being removed count until the remov
 `leading.py`; who carries a proposal to the controller is not known here. An answer is settled by
 what it proves (rule C5):
 
-* the controller did it: its word is the new agreed set;
+* the controller did it: its word is the new agreed set, at once if nobody leaves. A smaller set
+  counts when the image shows it, for the minimum by which the controller judged comes with that;
 * it certainly did not, and never will: back to the agreed set;
 * it knows something newer: keep counting both until the news arrives (`follow_image`);
 * nobody knows: propose exactly the same again. Doing that twice does no harm.
@@ -152,6 +153,10 @@ class IsrState:
             answer.leader_epoch != self.leader_epoch
             or answer.partition_epoch < self.partition_epoch
         ):
+            return Settled.WAIT
+        if not self.committed <= frozenset(answer.isr):
+            # The controller may have judged by a higher minimum than we know of, and count on us
+            # not to commit with fewer: the image that shows the change shows the minimum, too.
             return Settled.WAIT
         self._commit(frozenset(answer.isr), answer.partition_epoch)
         return Settled.DONE
