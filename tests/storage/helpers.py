@@ -120,6 +120,13 @@ def new_log(
     return manager.create(TP, TOPIC_ID, settings)
 
 
+def fill(log: Log, count: int, *, epoch: int = 0, size: int = 40) -> None:
+    """Append so many records, each in a batch of its own."""
+    for number in range(count):
+        value = f"{number}".encode().ljust(size, b".")
+        log.append_as_leader(batch(value), leader_epoch=epoch)
+
+
 def read_all(log: Log) -> list[Record]:
     """Every record from the log's start to its end, read as a consumer would."""
     records: list[Record] = []
