@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,7 @@ from tests.broker.harness import (
     fetch,
     fetch_request,
     produce,
+    running_broker,
 )
 
 from tidemill.broker.server import BrokerServer
@@ -85,6 +87,27 @@ async def test_limits_hold_over_partitions(client: Client, topic_id: UUID) -> No
     response = await client.ask(request, 12)
     sizes = [len(p.records or b"") for p in response.responses[0].partitions]
     assert sizes[0] > 40_000
+    assert sizes[1:] == [0, 0]
+
+
+async def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    """`fetch.max.bytes` bounds an answer, and so what a fetch may wait for."""
+    settings = {"fetch.max.bytes": "50000"}
+    async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
+        await create_topic(server, "t", partitions=3)
+        for partition in range(3):
+            await produce(client, "t", batch([b"x" * 60_000]), partition=partition)
+        asked = [FetchPartition(partition=p, partition_max_bytes=1 << 20) for p in range(3)]
+        request = FetchRequest(
+            max_wait_ms=60_000,
+            min_bytes=100_000,
+            max_bytes=1 << 20,
+            topics=[FetchTopic(topic="t", partitions=asked)],
+        )
+        async with asyncio.timeout(20):
+            response = await client.ask(request, 12)
+    sizes = [len(p.records or b"") for p in response.responses[0].partitions]
+    assert sizes[0] > 60_000
     assert sizes[1:] == [0, 0]
 
 

@@ -72,6 +72,14 @@ def test_a_move_wakes_through_the_loop() -> None:
     assert len(world.wheel) == 0
 
 
+def test_a_place_that_nobody_watches_any_more_costs_nothing() -> None:
+    world, place, request = World(), Place(), Request()
+    watch(world, request, place).cancel()
+    world.move(place)
+    world.purgatory.partition_appended(place)  # type: ignore[arg-type]
+    assert world.soon == []
+
+
 def test_a_burst_of_moves_wakes_once() -> None:
     world, place, request = World(), Place(), Request(needs=2)
     watch(world, request, place)

@@ -153,6 +153,7 @@ class ScriptedBroker:
         self.fault: Callable[[ApiKey, Any], Fault | None] = lambda _key, _request: None
         self.max_versions: dict[ApiKey, int] = {}
         self.next_producer_id = 1000
+        self.throttle_ms = 0
         self.sessions: dict[int, dict[TopicPartition, int]] = {}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -341,7 +342,9 @@ class ScriptedBroker:
                     name=name, topic_id=topic.topic_id, partition_responses=results
                 )
             )
-        return ProduceResponse(responses=responses) if request.acks != 0 else None
+        if request.acks == 0:
+            return None
+        return ProduceResponse(responses=responses, throttle_time_ms=self.throttle_ms)
 
     async def _fetch(self, request: FetchRequest, error: ErrorCode | None) -> FetchResponse:
         if error in (

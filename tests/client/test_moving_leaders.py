@@ -118,6 +118,29 @@ async def test_a_leader_that_hangs_is_left_for_its_successor(
     assert values == [b"0", b"1", b"2"]
 
 
+async def test_without_numbers_nothing_overtakes_on_the_way_to_another_leader(
+    brokers: list[ScriptedBroker],
+) -> None:
+    """One request at a time means one per partition, whoever leads it."""
+    first, second = brokers
+    second.lead(PARTITIONS[1])
+    async with Producer(
+        first.bootstrap, random=Random(17), enable_idempotence=False, max_in_flight=1, **QUICK
+    ) as producer:
+        await producer.send("t", b"0", partition=0)
+        await producer.send("t", b"", partition=1)  # So the second is who answered last.
+        first.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
+        earlier = asyncio.create_task(producer.send("t", b"1", partition=0))
+        await until(lambda: len(first.seen(ApiKey.PRODUCE)) == 2)
+        second.lead(PARTITIONS[0])
+        await producer._cluster.refresh()
+        later = asyncio.create_task(producer.send("t", b"2", partition=0))
+        async with asyncio.timeout(20):
+            await asyncio.gather(earlier, later)
+    values = [record.value for record in second.partitions[PARTITIONS[0]].records()]
+    assert values == [b"0", b"1", b"2"]
+
+
 async def test_a_leader_that_only_accepts_is_left_for_its_successor(
     brokers: list[ScriptedBroker],
 ) -> None:

@@ -27,7 +27,6 @@ from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.batch import read_header
-from tidemill.wire.records import BatchBuilder
 
 T0 = TopicPartition("t", 0)
 QUICK: dict[str, Any] = {
@@ -277,7 +276,7 @@ async def test_send_soon_says_that_memory_is_full(broker: ScriptedBroker) -> Non
 
 async def test_room_is_waited_for_no_longer_than_max_block(broker: ScriptedBroker) -> None:
     broker.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
-    async with producing(broker, buffer_memory=300, max_block_ms=30, linger_ms=0) as producer:
+    async with producing(broker, buffer_memory=300, max_block_ms=500, linger_ms=0) as producer:
         pending = producer.send_soon("t", b"x" * 150)
         with pytest.raises(BufferFullError):
             await producer.send("t", b"x" * 150)
@@ -340,7 +339,7 @@ async def test_a_failure_somebody_saw_is_not_raised_again(broker: ScriptedBroker
 
 
 async def test_an_unknown_topic_fails_after_max_block(broker: ScriptedBroker) -> None:
-    async with producing(broker, max_block_ms=80) as producer:
+    async with producing(broker, max_block_ms=1_000) as producer:
         with pytest.raises(ClientError) as caught:
             await producer.send("nosuch", b"0")
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -414,72 +413,6 @@ async def test_only_bytes_and_text_without_a_serializer(broker: ScriptedBroker) 
         await producer.send("t", "text", key=bytearray(b"k"))
         await producer.send("t", None, key=memoryview(b"k"))
     assert [r.value for r in broker.partitions[T0].records()] == [b"text", None]
-
-
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ({"timestamp_ms": 2**63}, "milliseconds since 1970"),
-        ({"timestamp_ms": 2**70}, "milliseconds since 1970"),
-        ({"headers": {"count": 5}}, "header 'count' must be bytes"),
-        ({"headers": {5: b""}}, "name must be text"),
-        ({"headers": {"\ud800": b""}}, "surrogates not allowed"),
-        ({"headers": {"h": "\ud800"}}, "surrogates not allowed"),
-        ({"value": "\ud800"}, "surrogates not allowed"),
-    ],
-)
-async def test_what_cannot_be_encoded_is_refused_and_harms_nobody(
-    broker: ScriptedBroker, bad: dict[str, Any], why: str
-) -> None:
-    async with producing(broker) as producer:
-        for send in (producer.send, producer.send_soon):
-            with pytest.raises((TypeError, ValueError), match=why):
-                await send("t", **{"value": b"x", **bad})
-        await producer.send("t", b"1", headers={"n\u00e9": "\u00e9"})
-    assert numbers(broker) == [1]
-
-
-async def test_a_batch_that_cannot_be_built_fails_alone(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: BatchBuilder, **_: object) -> bytes:
-        raise MemoryError("no room to compress")
-
-    async with producing(broker) as producer:
-        await producer.send("t", b"0")
-        with monkeypatch.context() as patch:
-            patch.setattr(BatchBuilder, "build", broken)
-            async with asyncio.timeout(10):
-                with pytest.raises(ClientError, match="no room to compress") as failed:
-                    await producer.send("t", b"1")
-        assert not failed.value.retriable
-        async with asyncio.timeout(10):
-            await producer.send("t", b"2")
-    assert numbers(broker) == [0, 2]
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-async def test_a_partitioner_that_fails_fails_its_record_only(
-    broker: ScriptedBroker, is_known: bool
-) -> None:
-    """A record that waits for its topic is partitioned later, when nobody is there to catch."""
-
-    def partitioner(_topic: str, key: bytes | None, _value: bytes | None, _count: int) -> int:
-        if key == b"bad":
-            raise KeyError("no place for it")
-        return 0
-
-    async with producing(broker, partitioner=partitioner) as producer:
-        if is_known:
-            await producer.send("t", b"0")
-        results = await asyncio.gather(
-            *(producer.send("t", b"1", key=key) for key in (b"a", b"bad", b"c")),
-            return_exceptions=True,
-        )
-        assert [isinstance(result, Exception) for result in results] == [False, True, False]
-        assert "no place for it" in str(results[1])
-        async with asyncio.timeout(10):
-            await producer.flush()
 
 
 async def test_compression_of_large_batches_happens_off_the_loop(broker: ScriptedBroker) -> None:
