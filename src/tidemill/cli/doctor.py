@@ -137,7 +137,7 @@ async def _cluster(common: Common) -> list[Finding]:
                 found.append(await _guard(check, admin, common))
             return found
     except (TidemillError, OSError) as error:
-        advice = f"{describe(error, common).hint}; start one with `tidemill up`"
+        advice = describe(error, common).hint
         return [Finding("cluster", "warn", f"no broker at {target.bootstrap}", advice)]
 
 
