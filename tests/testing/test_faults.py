@@ -90,6 +90,12 @@ def test_what_is_missing_in_the_end_is_lost() -> None:
     assert anomalies(judge.judge(history))[EXACT] == {"lost-write": 1}
 
 
+def test_without_a_final_read_nobody_knows_what_is_missing() -> None:
+    history = History()
+    history.ok(history.send("p", "exact-0", 1), offset=1)
+    assert anomalies(judge.judge(history))[EXACT] == {}
+
+
 def test_replicas_are_compared_byte_for_byte(tmp_path: Path) -> None:
     """Where segments end may differ, what they hold may not."""
     contents = {"a": [b"one", b"two"], "b": [b"onetwo"], "c": [b"one", b"twi"]}

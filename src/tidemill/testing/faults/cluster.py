@@ -46,6 +46,7 @@ SETTINGS: Mapping[str, str] = {
     "replica.lag.time.max.ms": "6000",
     "replica.socket.timeout.ms": "5000",
     "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": str(BROKERS),
     "log.roll.ms": "10000",
     "log.scrub.interval.ms": "2000",
     "log.scrub.bytes.per.second": str(64 << 20),
@@ -62,6 +63,11 @@ class Replicas:
 
     leader: int | None
     isr: frozenset[int]
+    replicas: frozenset[int]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.leader is not None and self.isr == self.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,7 @@ class View:
     def is_whole(self) -> bool:
         """Everybody is there, in sync, and led by somebody."""
         return len(self.alive) == BROKERS and all(
-            each.leader is not None and len(each.isr) == BROKERS
-            for each in self.partitions.values()
+            each.is_whole for each in self.partitions.values()
         )
 
     def led_by(self, broker: int) -> list[TopicPartition]:
@@ -87,7 +92,7 @@ class View:
         lacking = ", ".join(
             f"{name}-{index} led by {each.leader} in sync {sorted(each.isr)}"
             for (name, index), each in self.partitions.items()
-            if each.leader is None or len(each.isr) < BROKERS
+            if not each.is_whole
         )
         return f"controller {self.controller}, alive {sorted(self.alive)}, {lacking or 'all well'}"
 
@@ -197,7 +202,9 @@ class FaultCluster:
         topics = (await self.admin.describe_topics()).raise_first()
         cluster = await self.admin.describe_cluster()
         partitions = {
-            TopicPartition(name, each.index): Replicas(each.leader, frozenset(each.isr))
+            TopicPartition(name, each.index): Replicas(
+                each.leader, frozenset(each.isr), frozenset(each.replicas)
+            )
             for name in topics
             for each in topics[name].partitions
         }
