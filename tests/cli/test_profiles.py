@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import pytest
 from tests.cli.helpers import quick
 
 from tidemill.cli.exits import Exit
@@ -100,11 +101,20 @@ def test_a_setting_that_does_not_exist_stops_up_with_a_suggestion(tmp_path: Path
     assert not (tmp_path / "data").exists()
 
 
-def test_doctor_reports_without_a_cluster(tmp_path: Path) -> None:
-    ran = quick(
-        "doctor", "--data-dir", str(tmp_path), "-b", "127.0.0.1:1", "--timeout", "0.5",
-        "--format", "json",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "variables", "verdict", "status"),
+    [
+        ((), {"TIDEMILL_BOOTSTRAP": "127.0.0.1:1"}, "warn", Exit.OK),
+        (("-b", "127.0.0.1:1"), {}, "fail", Exit.FAILED),
+    ],
+)
+def test_doctor_reports_without_a_cluster(
+    tmp_path: Path, flags: tuple[str, ...], variables: dict[str, str], verdict: str, status: Exit
+) -> None:
+    """There need be none yet; but one that was named on the command line has to answer."""
+    command = ("doctor", "--data-dir", str(tmp_path), "--timeout", "0.5", "--format", "json")
+    ran = quick(*command, *flags, variables=variables)
     found = {row["check"]: row["verdict"] for row in json.loads(ran.out)}
-    assert found["cluster"] == "warn"
+    assert found["cluster"] == verdict
+    assert ran.status == status
     assert {"disk", "fsync", "file limit", "port"} <= set(found)

@@ -138,7 +138,9 @@ async def _cluster(common: Common) -> list[Finding]:
             return found
     except (TidemillError, OSError) as error:
         advice = describe(error, common).hint
-        return [Finding("cluster", "warn", f"no broker at {target.bootstrap}", advice)]
+        # Before the first `up` there is none; one that was named ought to be there.
+        verdict: Verdict = "fail" if target.is_explicit else "warn"
+        return [Finding("cluster", verdict, f"no broker at {target.bootstrap}", advice)]
 
 
 async def _guard(
