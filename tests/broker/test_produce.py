@@ -18,7 +18,8 @@ from tests.broker.harness import (
 )
 
 from tidemill.broker.server import BrokerServer
-from tidemill.errors import ErrorCode
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.replication.partition import Partition
 from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.compression import Codec
 from tidemill.wire.records import iter_records
@@ -170,6 +171,23 @@ async def test_compression_type_converts(server: BrokerServer, client: Client, s
     assert header.codec is Codec.LZ4
     got = [r.value for r in iter_records(records, position, header, limit_bytes=1 << 20)]
     assert got == values
+
+
+async def test_too_few_in_sync_at_the_end_is_no_success(
+    server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule B9: the second look is taken when the records are committed, before the ack."""
+    await create_topic(server, "t")
+    assert (await produce(client, "t", batch([b"a"]))).error_code == 0
+
+    def too_few(self: Partition) -> None:
+        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    monkeypatch.setattr(Partition, "check_still_enough_in_sync", too_few)
+    result = await produce(client, "t", batch([b"b"]))
+    assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert result.base_offset == -1
+    assert (await produce(client, "t", batch([b"c"]), acks=1)).error_code == 0
 
 
 @pytest.mark.parametrize("policy", ["ack", "async"])
