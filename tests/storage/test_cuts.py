@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -149,6 +150,25 @@ class TestCrash:
             offsets = [record.offset for record in read_all(log)]
             assert offsets == list(range(log.log_start_offset, log.log_end_offset)), steps
 
+    def test_a_recovery_that_is_cut_short_leaves_no_hole_either(self) -> None:
+        """Rule E4: what follows the torn batch is durably gone before that is cut off."""
+        for steps in range(60):
+            disk = CrashDisk(Random(steps))
+            log = manager_on(disk, config=COMPACTED).create(TP, TOPIC_ID, COMPACTED)
+            append(log, 20, value=b"v" * 60)
+            log.flush()
+            torn = log.segments[1]
+            flip(disk, torn.log_path, torn.size - 1, 0x08)
+            disk.fdatasync(torn.log_path)
+            disk.restart()
+            disk.cut_after(steps)
+            with suppress(PowerCut):
+                manager_on(disk, config=COMPACTED)
+            disk.power_on()
+            log = reopened(disk, COMPACTED)
+            offsets = [record.offset for record in read_all(log)]
+            assert offsets == list(range(torn.base_offset + 2)), steps
+
     def flushed(self, disk: CrashDisk, config: LogConfig) -> Log:
         manager = manager_on(disk, config=config)
         log = manager.create(TP, TOPIC_ID, config)
@@ -278,6 +298,13 @@ class TestProducers:
         log = reopened(disk)
         assert log.log_start_offset == log.log_end_offset == 6
         assert not log.producers.active()
+
+    def test_the_stable_offset_is_never_above_the_high_watermark(self) -> None:
+        """Rule H9: a transaction that begins above it does not lift it."""
+        log = manager_on(CrashDisk()).create(TP, TOPIC_ID, LogConfig())
+        append(log, 5)
+        self.begin_transaction(log)
+        assert [log.last_stable_offset(mark) for mark in (2, 5, 6)] == [2, 5, 5]
 
     def test_the_stable_offset_is_never_below_the_log_start(self) -> None:
         """Rule H9: records of the transaction that were deleted hold nobody back."""

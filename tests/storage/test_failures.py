@@ -19,10 +19,12 @@ from tidemill.storage.disk_errors import (
     DiskError,
     DiskFailedError,
     DiskFullError,
+    OutOfFilesError,
 )
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
+from tidemill.storage.txn_index import ENTRY_BYTES
 from tidemill.testing.clock import ManualClock
 from tidemill.testing.disk import CrashDisk
 from tidemill.types import TopicPartition
@@ -54,6 +56,27 @@ class FullDisk(CrashDisk):
 def append(log: Log, count: int, *, leader_epoch: int = 0, size: int = 60) -> None:
     for _ in range(count):
         log.append_as_leader(batch(b"v" * size), leader_epoch=leader_epoch)
+
+
+def abort_transaction(log: Log, *, leader_epoch: int = 0) -> None:
+    """A record and the marker that takes it back."""
+    records = batch(b"t", producer_id=9, epoch=0, sequence=0, transactional=True)
+    log.append_as_leader(records, leader_epoch=leader_epoch)
+    marker = build_marker(
+        ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=1, timestamp=5
+    )
+    log.append_as_leader(marker, leader_epoch=leader_epoch, producer_check=False)
+
+
+class NoHandles(CrashDisk):
+    """Cannot open the files to flush, for as long as a test says so."""
+
+    has_none = False
+
+    def fdatasync(self, path: str) -> None:
+        if self.has_none:
+            raise OutOfFilesError(f"Out of file descriptors while opening {path}")
+        super().fdatasync(path)
 
 
 def lose_power(disk: CrashDisk) -> None:
@@ -172,6 +195,30 @@ class TestFlush:
         save()
         assert [name for name in disk.listdir(log.directory) if name.endswith(".snapshot")]
 
+    def test_aborted_transactions_above_the_recovery_point_are_indexed_anew(self) -> None:
+        """Rules E4 and H10: their entries may be lost although their batches are not."""
+        disk = CrashDisk()
+        log = manager_on(disk).create(TP, TOPIC_ID, LogConfig())
+        abort_transaction(log)
+        disk.truncate(log.segments[0].txn_index.path, 0)
+        disk.restart()
+        log = manager_on(disk).logs[TP]
+        assert [aborted[:3] for aborted in log.aborted_transactions(0, 2)] == [(9, 0, 1)]
+
+    def test_a_flush_that_could_not_begin_leaves_all_of_its_work_to_the_next(self) -> None:
+        """Rule H10: aborted transactions are flushed with the batches, not less."""
+        disk = NoHandles()
+        log = manager_on(disk).create(TP, TOPIC_ID, LogConfig())
+        log.flush()
+        abort_transaction(log)
+        disk.has_none = True
+        with pytest.raises(OutOfFilesError):
+            log.flush()
+        disk.has_none = False
+        log.flush()
+        lose_power(disk)
+        assert disk.size(log.segments[0].txn_index.path) == ENTRY_BYTES
+
     @pytest.mark.parametrize("ending", ["shutdown", "truncate"])
     def test_what_a_flush_under_way_was_to_flush_is_not_forgotten(self, ending: str) -> None:
         """Rules E5 and H10: somebody else says that all is durable before it is done."""
@@ -179,12 +226,7 @@ class TestFlush:
         manager = manager_on(disk, executor=step)
         log = manager.create(TP, TOPIC_ID, LogConfig())
         log.flush()
-        records = batch(b"t", producer_id=9, epoch=0, sequence=0, transactional=True)
-        log.append_as_leader(records, leader_epoch=3)
-        marker = build_marker(
-            ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=1, timestamp=5
-        )
-        log.append_as_leader(marker, leader_epoch=3, producer_check=False)
+        abort_transaction(log, leader_epoch=3)
         append(log, 2, leader_epoch=3)
         manager.request_flush(log)
         if ending == "shutdown":

@@ -13,6 +13,7 @@ import pytest
 from tests.storage.helpers import TOPIC_ID, TP, batch, manager_on, values
 
 from tidemill.errors import ErrorCode
+from tidemill.storage.descriptors import DescriptorCache
 from tidemill.storage.disk_errors import (
     DiskError,
     DiskFailedError,
@@ -328,3 +329,17 @@ def test_a_lease_from_before_a_rename_is_not_handed_out_again(
     files._open.give_back(entry)
     assert Path(path).read_bytes() == files.pread(path, 0, 3) == b"new"
     assert files.open_files == 1
+
+
+def test_a_descriptor_in_use_outlives_its_name(tmp_path: Path) -> None:
+    """The number of a closed one may be another file's before its last user is done with it."""
+    cache = DescriptorCache(4)
+    path = str(tmp_path / "file")
+    first, second = cache.lease(path), cache.lease(path)
+    assert first is second
+    cache.drop(path)
+    cache.give_back(first)
+    os.pwrite(second.fd, b"still open", 0)
+    cache.give_back(second)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(second.fd)
