@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.broker.harness import batch, connect, create_topic, make_server, produce, running_broker
 
+from tidemill.broker.directories import make_directories
 from tidemill.storage.manager import DirInUseError
+from tidemill.testing.disk import CrashDisk
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 OTHER_CLUSTER = "AAAAEVBNTcwNTJENDM2Qgg"
@@ -21,6 +24,22 @@ def prepare(directory: Path, cluster_id: str = CLUSTER, node_id: int = 0) -> Pat
     text = f"version=1\nnode.id={node_id}\ncluster.id={cluster_id}\n"
     (directory / "meta.properties").write_text(text)
     return directory
+
+
+@pytest.mark.parametrize("made_by_others", ["", "/data", "/data/broker-1"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_new_data_directory_survives_a_power_cut(seed: int, made_by_others: str) -> None:
+    """Rule E5: what is flushed in a directory is worth nothing if the directory's name is lost."""
+    disk = CrashDisk(Random(seed))
+    if made_by_others == "/data/broker-1":
+        disk.mkdir("/data")
+        disk.fsync_dir("/")
+    if made_by_others:
+        disk.mkdir(made_by_others)
+    make_directories(disk, ["/data/broker-1", "/second"])
+    disk.power_on()
+    assert disk.is_dir("/data/broker-1")
+    assert disk.is_dir("/second")
 
 
 def dirs(*paths: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from tidemill.image import ClusterImage
 from tidemill.storage.checkpoint import read_identity, uuid_text
 from tidemill.storage.disk_errors import DiskError
-from tidemill.storage.files import Files
+from tidemill.storage.files import Files, make_dir
 from tidemill.storage.log import Log
 from tidemill.storage.manager import DirInUseError
 
@@ -29,17 +29,17 @@ NO_NODE = -1
 
 
 def make_directories(files: Files, directories: Sequence[str]) -> None:
-    """Make those that are missing.
+    """Make those that are missing, so that a power cut does not take them away again (rule E5).
 
     The store is in the first. Another one that cannot be used is an offline log directory.
     """
     try:
-        files.mkdir(directories[0])
+        make_dir(files, directories[0])
     except DiskError as error:
         raise error.__cause__ or error from None
     for directory in directories[1:]:
         with suppress(DiskError):
-            files.mkdir(directory)
+            make_dir(files, directory)
 
 
 def owner_of(files: Files, directories: Iterable[str], node_id: int) -> tuple[str, int]:

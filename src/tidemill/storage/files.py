@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from tidemill.storage.descriptors import DescriptorCache, descriptor_limit
 from tidemill.storage.disk_errors import (
+    DiskError,
     DiskFailedError,
     FileMissingError,
     disk_error,
@@ -143,11 +144,17 @@ def read_if_there(files: Files, path: str) -> bytes | None:
 
 
 def make_dir(files: Files, path: str) -> None:
-    """Create a directory and those above it, durably: each new name is flushed."""
+    """Create a directory and those above it, durably: each new name is flushed.
+
+    One that is there may have been made a moment ago, by whoever started us: its name is flushed,
+    too, where we may do that.
+    """
     missing: list[str] = []
     while path and not files.exists(path):
         missing.append(path)
         path = os.path.dirname(path)
+    with suppress(DiskError):
+        files.fsync_dir(os.path.dirname(path) or ".")
     for name in reversed(missing):
         files.mkdir(name)
         files.fsync_dir(os.path.dirname(name) or ".")
