@@ -123,6 +123,12 @@ CONSUMERS = [
         Commits.AUTO,
         {"undelivered": "auto.offset.reset=latest", "redelivered": "enable.auto.commit"},
     ),
+    (
+        {**GROUP, "auto.offset.reset": "by_duration:PT1H"},
+        Commits.AFTER,
+        Commits.AUTO,
+        {"undelivered": "with its last records", "redelivered": "auto"},
+    ),
     ({**GROUP, "auto.offset.reset": "none"}, Commits.AFTER, Commits.AUTO, {"redelivered": "auto"}),
 ]
 

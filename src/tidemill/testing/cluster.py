@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from tidemill.client import Admin, ClientError
-from tidemill.client.admin_types import PartitionDescription
 from tidemill.testing.process import BrokerProcess
+from tidemill.testing.view import Replicas, View, look
+from tidemill.types import TopicPartition
 
 T = TypeVar("T")
 
@@ -116,75 +117,59 @@ class ProcessCluster:
 
     async def controller(self) -> int:
         """The broker in office, as soon as there is one that runs."""
-
-        async def look(admin: Admin) -> int | None:
-            found = (await admin.describe_cluster()).controller_id
-            return found if found in self.running else None
-
-        return await self._sought("a controller", look)
+        return await self._sought(
+            "a controller",
+            lambda view: view.controller if view.controller in self.running else None,
+        )
 
     async def leader_of(self, topic: str, partition: int) -> int:
         """The broker that leads a partition, as soon as one that runs does."""
 
-        async def look(admin: Admin) -> int | None:
-            leader = (await _partitions(admin, topic))[partition].leader
-            return leader if leader in self.running else None
+        def leader(view: View) -> int | None:
+            found = view.partitions.get(TopicPartition(topic, partition))
+            return found.leader if found is not None and found.leader in self.running else None
 
-        return await self._sought(f"a leader of {topic}-{partition}", look)
+        return await self._sought(f"a leader of {topic}-{partition}", leader)
 
     async def all_joined(self) -> None:
         """Wait until whoever runs is a member of the cluster."""
-
-        async def look(admin: Admin) -> bool:
-            brokers = (await admin.describe_cluster()).brokers
-            alive = {each.broker_id for each in brokers if not each.is_fenced}
-            return alive == set(self.running)
-
-        await self._sought("all brokers in the cluster", look)
+        await self._sought(
+            "all brokers in the cluster", lambda view: view.alive == set(self.running)
+        )
 
     async def in_sync(self, topic: str) -> None:
         """Wait until every partition has a leader and all its replicas in sync."""
-        await self.until(
-            topic,
-            f"all replicas of {topic} in sync",
-            lambda part: part.leader is not None and set(part.isr) == set(part.replicas),
-        )
+        what = f"all replicas of {topic} in sync"
+        await self.until(topic, what, lambda partition: partition.is_whole)
 
-    async def until(
-        self, topic: str, what: str, holds: Callable[[PartitionDescription], bool]
-    ) -> None:
+    async def until(self, topic: str, what: str, holds: Callable[[Replicas], bool]) -> None:
         """Wait until something holds for all partitions of a topic."""
 
-        async def look(admin: Admin) -> bool:
-            return all(map(holds, await _partitions(admin, topic)))
+        def all_hold(view: View) -> bool:
+            found = view.of(topic)
+            return bool(found) and all(map(holds, found))
 
-        await self._sought(what, look)
+        await self._sought(what, all_hold)
 
-    async def _sought(self, what: str, look: Callable[[Admin], Coroutine[Any, Any, T | None]]) -> T:
+    async def _sought(self, what: str, pick: Callable[[View], T | None]) -> T:
         """Ask the brokers that run, until one has an answer that counts."""
+        seen: View | ClientError | OSError | None = None
         try:
             async with asyncio.timeout(CALM_TIMEOUT_S):
                 while True:
                     for number in self.running:
-                        found = await self._asked(number, look)
-                        if found:
-                            return found
+                        try:
+                            seen = await self._asked(number)
+                        except (ClientError, OSError) as error:
+                            seen = error
+                        else:
+                            if found := pick(seen):
+                                return found
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise TimeoutError(f"not {what} within {CALM_TIMEOUT_S:g} s") from None
+            raise TimeoutError(f"not {what} within {CALM_TIMEOUT_S:g} s: {seen}") from None
 
-    async def _asked(
-        self, number: int, look: Callable[[Admin], Coroutine[Any, Any, T | None]]
-    ) -> T | None:
-        """One broker's answer; nothing while it has none to give."""
+    async def _asked(self, number: int) -> View:
         address = self.brokers[number].bootstrap
-        try:
-            async with Admin(address, default_api_timeout_ms=API_TIMEOUT_MS) as admin:
-                return await look(admin)
-        except (ClientError, OSError):
-            return None
-
-
-async def _partitions(admin: Admin, topic: str) -> list[PartitionDescription]:
-    [found] = (await admin.describe_topics([topic])).raise_first().values()
-    return sorted(found.partitions, key=lambda partition: partition.index)
+        async with Admin(address, default_api_timeout_ms=API_TIMEOUT_MS) as admin:
+            return await look(admin)

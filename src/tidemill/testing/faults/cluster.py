@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.client import Admin, ClientError
@@ -24,6 +23,7 @@ from tidemill.client.admin_types import NewTopic
 from tidemill.testing.faults.plan import Store
 from tidemill.testing.process import BrokerProcess, free_port
 from tidemill.testing.proxy_control import LinkControl, ProxyProcess
+from tidemill.testing.view import View, look
 from tidemill.testing.zookeeper import ZooKeeperEnsemble
 from tidemill.types import TopicPartition
 
@@ -55,46 +55,6 @@ SETTINGS: Mapping[str, str] = {
 
 class BrokenClusterError(RuntimeError):
     """The cluster did not get well again by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """Who has a partition, as the cluster says."""
-
-    leader: int | None
-    isr: frozenset[int]
-    replicas: frozenset[int]
-
-    @property
-    def is_whole(self) -> bool:
-        return self.leader is not None and self.isr == self.replicas
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The cluster as a client is told."""
-
-    controller: int | None
-    alive: frozenset[int]
-    partitions: Mapping[TopicPartition, Replicas]
-
-    @property
-    def is_whole(self) -> bool:
-        """Everybody is there, in sync, and led by somebody."""
-        return len(self.alive) == BROKERS and all(
-            each.is_whole for each in self.partitions.values()
-        )
-
-    def led_by(self, broker: int) -> list[TopicPartition]:
-        return [key for key, each in self.partitions.items() if each.leader == broker]
-
-    def __str__(self) -> str:
-        lacking = ", ".join(
-            f"{name}-{index} led by {each.leader} in sync {sorted(each.isr)}"
-            for (name, index), each in self.partitions.items()
-            if not each.is_whole
-        )
-        return f"controller {self.controller}, alive {sorted(self.alive)}, {lacking or 'all well'}"
 
 
 def peer(broker: int) -> str:
@@ -199,17 +159,7 @@ class FaultCluster:
     # Looking at it.
 
     async def view(self) -> View:
-        topics = (await self.admin.describe_topics()).raise_first()
-        cluster = await self.admin.describe_cluster()
-        partitions = {
-            TopicPartition(name, each.index): Replicas(
-                each.leader, frozenset(each.isr), frozenset(each.replicas)
-            )
-            for name in topics
-            for each in topics[name].partitions
-        }
-        alive = frozenset(each.broker_id for each in cluster.brokers if not each.is_fenced)
-        return View(cluster.controller_id, alive, partitions)
+        return await look(self.admin)
 
     async def whole(self, within_s: float = WHOLE_S_MAX) -> View:
         """Wait until everybody is back in sync."""

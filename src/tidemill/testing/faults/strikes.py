@@ -21,10 +21,10 @@ from tidemill.testing.faults.cluster import (
     TOPICS,
     BrokenClusterError,
     FaultCluster,
-    View,
     peer,
 )
 from tidemill.testing.faults.plan import Kind, Strike
+from tidemill.testing.view import View
 from tidemill.types import TopicPartition
 
 REPAIR_S_MAX = 120

@@ -195,11 +195,12 @@ def _reordering(setup: Setup) -> Clause:
 def _skipping(setup: Setup, lost: Clause) -> Clause:
     if setup.commits is Commits.BEFORE:
         return _may("offsets are committed before the records are worked on")
-    reset = f"auto.offset.reset={setup.consumer.auto_offset_reset}"
-    if setup.commits is not Commits.NEVER and setup.consumer.auto_offset_reset == "latest":
+    reset = setup.consumer.auto_offset_reset
+    if setup.commits is not Commits.NEVER and reset not in ("earliest", "none", "error"):
+        where = "at its end" if reset == "latest" else "with its last records"
         return _may(
-            f"{reset}: a member that takes a partition over before the first commit starts at its "
-            "end"
+            f"auto.offset.reset={reset}: a member that takes a partition over before the first "
+            f"commit starts {where}"
         )
     return _given_out_again(setup, lost) or _never(_COMMITTED[setup.commits])
 

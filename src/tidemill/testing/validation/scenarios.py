@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 
-from tidemill.client.admin_types import PartitionDescription
 from tidemill.testing.cluster import ProcessCluster
 from tidemill.testing.validation.promises import Scenario, TopicSettings
+from tidemill.testing.view import Replicas
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ async def _elect_uncleanly(blow: Blow) -> None:
     stale = blow.chance.choice(sorted(cluster.brokers))
     others = [number for number in cluster.brokers if number != stale]
 
-    def has_fallen_behind(part: PartitionDescription) -> bool:
+    def has_fallen_behind(part: Replicas) -> bool:
         return stale not in part.isr or stale not in part.replicas or len(part.replicas) == 1
 
     blow.say(f"SIGKILL to broker {stale}, which is to miss some records")
