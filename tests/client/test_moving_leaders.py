@@ -196,8 +196,7 @@ async def test_who_leads_is_asked_of_another_broker_when_one_hangs(
 async def test_a_new_leader_is_asked_as_soon_as_the_old_one_has_let_go(
     brokers: list[ScriptedBroker],
 ) -> None:
-    """The old leader dies with a fetch under way, which ends after the new leader is known: by
-    then nothing but that end can tell that the partition may be asked for again."""
+    """The old leader dies with a fetch under way, which ends after the new leader is known."""
     first, second = brokers
     partition = PARTITIONS[0]
     async with (
@@ -214,3 +213,24 @@ async def test_a_new_leader_is_asked_as_soon_as_the_old_one_has_let_go(
         await producer.send("t", b"news", partition=0)
         [record] = await consumer.poll(timeout_ms=5_000)
         assert record.value == b"news"
+
+
+async def test_a_leader_that_hangs_is_left_by_its_readers(brokers: list[ScriptedBroker]) -> None:
+    """A fetch that is never answered holds nothing up when the others know who leads now."""
+    first, second = brokers
+    partition = PARTITIONS[0]
+    async with Consumer(
+        second.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10, **QUICK
+    ) as consumer:
+        consumer.assign([partition])
+        await consumer.position(partition)
+        first.fault = lambda key, _: Fault(silent=True) if key is ApiKey.FETCH else None
+        while not first.seen(ApiKey.FETCH):
+            assert await consumer.poll(timeout_ms=10) == []
+        hang(first)
+        second.lead(partition)
+        async with Producer(second.bootstrap, **QUICK) as producer:
+            await producer.send("t", b"news", partition=0)
+        [record] = await consumer.poll(timeout_ms=15_000)
+        assert record.value == b"news"
+        assert consumer.settings.request_timeout_ms == 30_000

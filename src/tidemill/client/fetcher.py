@@ -8,12 +8,13 @@ task looks up positions that are not known and checks those whose leader changed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tidemill.client.admin_types import ListedOffset, OffsetSpec
 from tidemill.client.cluster import Cluster
-from tidemill.client.connection import Connection
+from tidemill.client.connection import STUCK_MS, Connection
 from tidemill.client.errors import (
     ClientError,
     LogTruncatedError,
@@ -143,6 +144,7 @@ class Fetcher:
             node_id = info.leader
             if state.read_from is not None and state.read_from in self._cluster.view.nodes:
                 node_id = state.read_from
+            state.move_to(node_id)
             self._by_broker.setdefault(node_id, []).append(state)
             if info.leader_epoch > state.checked_epoch:
                 state.validating = state.fetch_epoch >= 0 and state.position is not None
@@ -185,7 +187,6 @@ class Fetcher:
         failures = 0
         connection: Connection | None = None
         while node_id in self._by_broker:
-            routes = self._by_broker
             asked, wanted = self._choose(node_id)
             if not wanted and not failures:
                 loop.bell.clear()
@@ -206,10 +207,8 @@ class Fetcher:
                 await asyncio.sleep(self._cluster.retry_backoff.delay_ms(failures) / 1000)
             finally:
                 for state, _ in asked.values():
-                    state.in_flight = False
-                if self._by_broker is not routes:
-                    # Whoever leads these by now could not ask for them as long as we did.
-                    self.wake()
+                    if state.asked_of == node_id:
+                        state.asked_of = None
 
     def _report_if_final(self, asked: Asked, error: ClientError) -> None:
         if not error.retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
@@ -238,7 +237,7 @@ class Fetcher:
             info = view.leader(*state.partition)
             if topic is None or info is None:
                 continue
-            state.in_flight = True
+            state.asked_of = node_id
             asked[state.partition] = (state, state.generation)
             wanted[state.partition] = Wanted(
                 topic.topic_id,
@@ -263,11 +262,12 @@ class Fetcher:
         wait_ms = settings.fetch_max_wait_ms
         if left_out and self.buffered_bytes:
             wait_ms = min(wait_ms, BUSY_WAIT_MS)
-        answer: FetchResponse = await connection.request(
-            fetch_request(plan, settings, wait_ms),
-            timeout_ms=settings.request_timeout_ms + wait_ms,
-            max_version=_LAST_VERSION_BY_NAME if by_name else None,
-        )
+        with self._asking_others_after(wait_ms + STUCK_MS):
+            answer: FetchResponse = await connection.request(
+                fetch_request(plan, settings, wait_ms),
+                timeout_ms=settings.request_timeout_ms + wait_ms,
+                max_version=_LAST_VERSION_BY_NAME if by_name else None,
+            )
         if answer.error_code:
             session.reset()
             if answer.error_code not in SESSION_ERRORS:
@@ -277,6 +277,24 @@ class Fetcher:
         self._read_answer(answer, asked, {w.topic_id: p.topic for p, w in wanted.items()}, node_id)
         if answer.throttle_time_ms > 0:
             await asyncio.sleep(answer.throttle_time_ms / 1000)
+
+    @contextmanager
+    def _asking_others_after(self, late_ms: float) -> Iterator[None]:
+        """While an answer is late, ask who leads: a leader that hangs is soon replaced, and nothing
+        else would tell us."""
+
+        timer: asyncio.TimerHandle
+
+        def ask() -> None:
+            nonlocal timer
+            self._cluster.refresh_soon()
+            timer = self._loop.call_later(STUCK_MS / 1000, ask)
+
+        timer = self._loop.call_later(late_ms / 1000, ask)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     # --- answers ---------------------------------------------------------------------------------
 

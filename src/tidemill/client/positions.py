@@ -23,6 +23,7 @@ class PartitionState:
     """One assigned partition."""
 
     __slots__ = (
+        "asked_of",
         "awaits_start",
         "backing_off",
         "batches",
@@ -35,7 +36,6 @@ class PartitionState:
         "former_topic_ids",
         "generation",
         "high_watermark",
-        "in_flight",
         "last_stable_offset",
         "log_start_offset",
         "partition",
@@ -71,7 +71,8 @@ class PartitionState:
         self.backing_off = False
         self.stalled = False
         self.suspect = False
-        self.in_flight = False
+        self.asked_of: int | None = None
+        """The broker that owes us an answer about it."""
         self.error: ClientError | None = None
         self.read_from: int | None = None
         self.high_watermark: int | None = None
@@ -123,6 +124,12 @@ class PartitionState:
         self.position, self.position_epoch = position, epoch
         self.refetch()
 
+    def move_to(self, node_id: int) -> None:
+        """Another broker is to be asked from now on: what the one before may still say is void."""
+        if self.asked_of is not None and self.asked_of != node_id:
+            self.asked_of = None
+            self.generation += 1
+
     def restock(self, position: int | None, epoch: int) -> int:
         """Like `go_back` with what was taken still at hand; returns its bytes."""
         self.batches.extendleft(reversed(self.dropped))
@@ -162,7 +169,7 @@ class PartitionState:
         return (
             self.position is not None
             and not self.paused
-            and not self.in_flight
+            and self.asked_of is None
             and not self.validating
             and not self.backing_off
             and not self.stalled
