@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.broker.replica_world import FETCH_VERSION, LAG_MAX_MS, Pending, World
@@ -11,11 +12,12 @@ from tidemill.broker.handlers.delete_records import delete_records
 from tidemill.broker.handlers.fetch import fetch
 from tidemill.broker.handlers.read_replicas import RACK_AWARE
 from tidemill.errors import ErrorCode
+from tidemill.replication.progress import FetchPosition
 from tidemill.storage.disk_errors import DiskFailedError
 from tidemill.storage.log import Log
 from tidemill.storage.segment_check import SegmentCheck
 from tidemill.testing.loop import SimLoop
-from tidemill.types import TopicPartition
+from tidemill.types import BrokerId, PartitionEpoch, TopicPartition
 from tidemill.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -145,6 +147,27 @@ def test_the_isr_is_looked_at_before_and_after(world: World) -> None:
     assert world.nodes[0].values() == [b"a"]
     assert not waiting.is_there, "it cannot be committed (rule B2)"
     assert world.nodes[0].partition().high_watermark == 0
+
+
+def test_a_record_that_was_committed_is_not_acked_when_too_few_are_left(world: World) -> None:
+    """Rule B9: the second look, after the commit and before the answer."""
+    world.isolate(0)
+    waiting = world.produce(b"a", timeout_ms=60_000)
+    world.run_ms(50)
+    leader = world.nodes[0]
+    partition = leader.partition()
+
+    def commit_and_shrink() -> None:
+        for follower in (1, 2):
+            epoch = world.nodes[follower].epoch
+            partition.record_follower_fetch(BrokerId(follower), FetchPosition(1, 0, epoch), 1)
+        assert partition.high_watermark == 1
+        alone = replace(world.state(), isr=(BrokerId(0),), partition_epoch=PartitionEpoch(9))
+        partition.apply(alone)
+
+    leader.domain.run(commit_and_shrink)
+    world.run_ms(50)
+    assert waiting.produced.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 def test_an_isr_change_of_unknown_outcome_is_tried_again(world: World) -> None:

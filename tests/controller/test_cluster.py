@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from tests.controller.helpers import ENDPOINT, broker_config, create, outcome, t
 from tests.controller.wires import Wires, proposal, propose
 from tests.store.helpers import until
 
-from tidemill.controller import tree
+from tidemill.clock import SystemClock
+from tidemill.controller import Controller, tree
 from tidemill.controller.deltas import delta_between
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import ClusterImage, LeaderRecovery
 from tidemill.store.base import OpResult
 from tidemill.store.memory import MemoryStore
-from tidemill.types import TopicPartition
+from tidemill.types import BrokerId, TopicPartition
 from tidemill.wire.messages.cluster import ImageDeltaRequest
 from tidemill.wire.messages.configs import (
     IncrementalAlterableConfig,
@@ -231,6 +233,60 @@ async def test_a_controller_that_was_deposed_changes_nothing_and_convinces_nobod
     await wires.settled()
 
 
+async def test_a_broker_that_has_another_image_is_told_everything(wires: Wires) -> None:
+    """It refuses what does not follow from what it has, and gets all of it instead."""
+    one, two = await wires.start_all(1, 2)
+    await wires.settled()
+    two._office.image = replace(two.image, version=two.image.version - 1)
+    wires.sent.clear()
+    await create(one, topic("t"))
+    await until(lambda: "t" in two.image.topics)
+    deltas = [m.is_snapshot for _, m in wires.sent if isinstance(m, ImageDeltaRequest)]
+    assert deltas[:2] == [False, True]
+
+
+async def test_a_state_that_somebody_else_wrote_is_not_overwritten(wires: Wires) -> None:
+    """Rule A2: each write is conditional on the version that it was decided on."""
+    one, two = await wires.start_all(1, 2)
+    await create(one, topic("t", 1, 2, {0: [1, 2]}))
+    path = "/brokers/topics/t/partitions/0/state"
+    other = wires.members[2].store
+    node = await other.get(path)
+    await other.put(path, node.value.replace(b'"isr":[1,2]', b'"isr":[1]'))
+    with pytest.raises(ApiError):
+        await one.alter_partition(proposal(one, "t", [1]))
+    assert b'"isr":[1]' in (await other.get(path)).value
+    await create(one, topic("later"))
+    assert wires.partition("t").isr == (1,), "the truth was read again"
+    await until(lambda: two.image.partition("t", 0) == wires.partition("t"))
+
+
+class FarStore(MemoryStore):
+    """A store that knows whether it can be reached."""
+
+    connected = True
+
+
+async def test_who_cannot_reach_the_store_for_a_sessions_time_leads_nothing(wires: Wires) -> None:
+    """Rule A9: others may have taken it for dead, and nobody can tell it."""
+    store = FarStore(wires.tree)
+    config = broker_config(broker_session_timeout_ms="300")
+    controller = Controller(store, config, SystemClock(), Random(1), broker_id=1)
+    lost: list[bool] = []
+    controller.on_session_lost(lambda: lost.append(controller.active))
+    await controller.start()
+    before = await controller.register_broker([ENDPOINT], directory_id="d")
+    await asyncio.sleep(0.5)
+    assert not lost
+    store.connected = False
+    await until(lambda: bool(lost))
+    assert lost == [False], "it holds no office either"
+    store.connected = True
+    await until(lambda: controller.broker_epoch > before and controller.active)
+    await controller.stop()
+    await store.close()
+
+
 async def test_news_that_do_not_fit_what_is_known_are_refused(wires: Wires) -> None:
     """Rule A1: a delta from another image, or another cluster, would make a picture of nothing."""
     one, two = await wires.start_all(1, 2)
@@ -440,6 +496,33 @@ async def test_a_restarted_broker_takes_over_what_its_dead_process_left(wires: W
     assert two.image.controller_epoch == 2
 
 
+async def test_a_broker_that_comes_back_unseen_was_gone_all_the_same(wires: Wires) -> None:
+    """Rules A3 and K5: the controller only sees that its registration is another one."""
+    one, two = await wires.start_all(1, 2)
+    await create(one, topic("t", 1, 2, {0: [2, 1]}))
+    before = wires.partition("t")
+    assert before.leader == 2
+    older = two.broker_epoch
+    store = wires.members[1].store
+    wires.silence(wires.members.pop(2))
+    async with one._office.lock:
+        starting = asyncio.ensure_future(wires.start(2))
+        async with asyncio.timeout(10):
+            node = await store.exists("/brokers/ids/2")
+            while node is None or node.created == older:
+                await asyncio.sleep(0.01)
+                node = await store.exists("/brokers/ids/2")
+        assert one.image.brokers[BrokerId(2)].epoch == older, "nobody has looked meanwhile"
+    await starting
+    await wires.settled()
+    after = wires.partition("t")
+    assert after.leader == 1
+    assert after.leader_epoch > before.leader_epoch
+    with pytest.raises(ApiError) as caught:
+        await one.shut_down_broker(2, older)
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
 async def test_another_data_directory_has_to_wait_and_is_refused(wires: Wires) -> None:
     """Rule K5: the holder of the id may live."""
     await wires.start(1)
@@ -535,6 +618,21 @@ async def test_a_move_is_written_to_the_topics_node_and_ends_with_the_last_targe
     assert node["partitions"] == {"0": [3, 2], "1": [1, 2]}
     assert (node["adding_replicas"], node["removing_replicas"]) == ({}, {})
     assert (await one.list_reassignments(everything)).topics == []
+
+
+async def test_a_new_controller_ends_a_move_that_can_end(wires: Wires) -> None:
+    """Rule C8: the one before died after the last target joined, and before it wrote the end."""
+    one, *_ = await wires.start_all(1, 2, 3)
+    await create(one, topic("t", 1, 2, {0: [2, 3]}))
+    path = "/brokers/topics/t"
+    node = await stored(wires, path)
+    node |= {"partitions": {"0": [3, 2, 1]}, "removing_replicas": {"0": [1]}}
+    await wires.members[2].store.put(path, json.dumps(node).encode())
+    wires.kill(1)
+    await wires.settled()
+    state = wires.partition("t")
+    assert (state.replicas, state.removing) == ((3, 2), ())
+    assert (await stored(wires, path))["partitions"] == {"0": [3, 2]}
 
 
 async def test_a_topic_with_fewer_replicas_makes_nobody_eligible_any_more(wires: Wires) -> None:

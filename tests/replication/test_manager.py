@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.replication.helpers import World, partition_image, records, topic_image
+from tests.replication.helpers import OTHER, World, partition_image, records, topic_image
 
 from tidemill.errors import ErrorCode
 from tidemill.image import (
@@ -201,6 +201,21 @@ class FullDisk(CrashDisk):
         if self.is_full:
             raise DiskFullError(f"No space left while creating {path}")
         super().mkdir(path)
+
+
+def test_old_news_take_no_replica_away() -> None:
+    """Rule A1: the partition came back to us since; its log must not go."""
+    world = World()
+    here = partition_image(partition_epoch=5)
+    world.add(replace(topic_image(), partitions=(here,)))
+    world.only().append(records(b"a"), required_acks=1)
+    elsewhere = partition_image(leader=OTHER, partition_epoch=4, replicas=(OTHER,), isr=(OTHER,))
+    world.add(replace(topic_image(), partitions=(elsewhere,)))
+    world.run_later()
+    assert world.only().log.log_end_offset == 1
+    gone = replace(elsewhere, partition_epoch=PartitionEpoch(6))
+    world.add(replace(topic_image(), partitions=(gone,)))
+    assert world.replicas.get("t", 0) is None
 
 
 def test_a_log_that_finds_no_room_is_made_later(caplog: pytest.LogCaptureFixture) -> None:
