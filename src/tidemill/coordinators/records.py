@@ -143,7 +143,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+", default=None)
     classic_member_metadata: ClassicMemberMetadata | None = optional_struct(
-        ClassicMemberMetadata, tag=0
+        ClassicMemberMetadata, tag=0, null_is_sent=True
     )
 
 

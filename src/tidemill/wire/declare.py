@@ -390,9 +390,18 @@ def struct(element: type[_T], versions: str = _ALL, *, ignorable: bool = False) 
 
 
 def optional_struct(
-    element: type[_T], versions: str = _ALL, *, ignorable: bool = False, tag: int | None = None
+    element: type[_T],
+    versions: str = _ALL,
+    *,
+    ignorable: bool = False,
+    tag: int | None = None,
+    null_is_sent: bool = False,
 ) -> _T | None:
-    """A struct that may be missing: None on the wire, or a tag that is not sent."""
-    nullable = versions if tag is None else None
+    """A struct that may be missing: None on the wire, or a tag that is not sent.
+
+    Where `null_is_sent` the tag is there and says None: without it, Kafka would take it for an
+    empty struct.
+    """
+    nullable = versions if tag is None or null_is_sent else None
     kind = cast(type[Struct], element)
     return cast(_T, FieldSpec("struct", versions, None, ignorable, tag, nullable, element=kind))

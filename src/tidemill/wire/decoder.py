@@ -246,7 +246,8 @@ class _Decoder:
     def _nullable_struct(self, field: FieldPlan) -> str:
         present = self._number("b", 1)
         value = self._src.name("x")
-        with self._src.block(f"if {present} < 0:"):
+        null_max = -1 if field.spec.tag is None else 0
+        with self._src.block(f"if {present} <= {null_max}:"):
             self._src.line(f"{value} = None")
         with self._src.block("else:"):
             self._src.line(f"{value} = {self._struct(cast(StructPlan, field.struct))}")

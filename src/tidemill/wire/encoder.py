@@ -121,7 +121,10 @@ class _Encoder:
 
     def _tags(self, plan: StructPlan, obj: str) -> None:
         """Tagged fields, if any of them is set; nearly always there is just a zero."""
-        tests = [self._differs(field.spec, f"{obj}.{field.name}") for field in plan.tagged]
+        tests = [
+            "True" if _null_is_sent(field) else self._differs(field.spec, f"{obj}.{field.name}")
+            for field in plan.tagged
+        ]
         waiting = tuple(self._run)
         with self._src.block(f"if {' or '.join(tests)}:"):
             self._flush()
@@ -237,12 +240,16 @@ class _Encoder:
         item = self._local(value, "s")
         waiting = tuple(self._run)
         with self._src.block(f"if {item} is None:"):
-            self._run = [*waiting, ("b", "-1")]
+            self._run = [*waiting, ("b", "-1" if field.spec.tag is None else "0")]
             self._flush()
         with self._src.block("else:"):
             self._run = [*waiting, ("b", "1")]
             self._struct(cast(StructPlan, field.struct), item)
             self._flush()
+
+
+def _null_is_sent(field: FieldPlan) -> bool:
+    return field.spec.kind == "struct" and field.nullable
 
 
 def _fixed_value(kind: str, value: str) -> str:
