@@ -16,7 +16,11 @@ from tidemill.client import Consumer, ConsumerRecord
 from tidemill.client.errors import ClientError
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
-from tidemill.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from tidemill.wire.messages.groups import (
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
@@ -243,3 +247,27 @@ async def test_who_is_fenced_by_its_own_instance_stops_reading(
             assert first.assignment() == set()
             assert journal.told[-1] == "lost"
             assert second.assignment() == {TP}
+
+
+async def test_what_a_heartbeat_of_the_last_generation_is_told_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was on its way while the member joined again: nothing of the new assignment is lost."""
+    async with broker(tmp_path) as server, member(server) as consumer:
+        consumer.subscribe(["t"])
+        background: Any = await beating(consumer)
+        for task in background._tasks:
+            task.cancel()
+        background._beating = True
+        joined_again = False
+
+        async def late(request: Any, *_: Any, **__: Any) -> HeartbeatResponse:
+            if joined_again:
+                background._generation += 1
+            return HeartbeatResponse(error_code=int(ErrorCode.ILLEGAL_GENERATION))
+
+        monkeypatch.setattr(background.coordinator, "ask_once", late)
+        with pytest.raises(ClientError):
+            await background._beat()
+        joined_again = True
+        await background._beat()

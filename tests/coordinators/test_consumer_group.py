@@ -367,3 +367,22 @@ def test_deleting_leaves_nothing(bench: Bench) -> None:
     bench.replay(bench.group.deletion_records())
     latest = {repr(record.key): record.value for record in bench.log}
     assert set(latest.values()) == {None}
+
+
+def test_a_member_at_rest_gives_up_at_once_what_it_does_not_want_any_more() -> None:
+    """Rule J8: others may have it before the next assignment, which waits for its interval."""
+    bench = Bench(replace(NO_DELAY, assignment_interval_ms=60_000))
+    bench.topic("t", 2)
+    bench.topic("u", 2)
+    first, second = BenchMember(bench, "a", ["t", "u"]), BenchMember(bench, "b", ["t"])
+    settle(first, second, rounds=2)
+    bench.pass_time(30_000)
+    settle(first, second, rounds=2)
+    bench.pass_time(30_001)
+    settle(first, second, rounds=2)
+    assert bench.group.state == "Stable"
+    first.resubscribe(["t"])
+    assert bench.group.assignment_epoch < bench.group.group_epoch
+    first.reconcile()
+    settle(first, rounds=2)
+    assert not {each for each in first.partitions if each.topic == "u"}

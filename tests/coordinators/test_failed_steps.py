@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.coordinators.shard_world import ShardWorld
+from tests.replication.helpers import StepExecutor
 
 from tidemill.coordinators.classic_group import ClassicGroup
 from tidemill.coordinators.consumer_group import ConsumerGroup
@@ -146,3 +147,42 @@ def test_a_static_member_that_could_not_step_away_still_gives_back(steps: Steps)
     steps.world.refuse_appends(refuse=False)
     steps.stay("a", "b", for_ms=REBALANCE_MS + 5_000)
     assert set(steps.group.members) == {"b"}
+
+
+def test_an_assignment_that_is_stored_after_the_next_rebalance_began_is_void() -> None:
+    """Rule J3: its members were told to join again while it was being written."""
+    executor = StepExecutor()
+    world = ShardWorld(executor=executor)
+    settle(world, executor)
+    answers: list[Any] = []
+
+    def join(client: str, member_id: str = "") -> None:
+        request = JoinGroupRequest(
+            group_id="c", session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
+            member_id=member_id, protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )  # fmt: skip
+        info = world.info(client, 2)
+        world.run(lambda shard: shard.join(request, info, answers.append))
+
+    join("a")
+    settle(world, executor)
+    world.wait(3_001)
+    leader = answers.pop().member_id
+    plan = [SyncGroupRequestAssignment(member_id=leader, assignment=b"all")]
+    sync = SyncGroupRequest(group_id="c", generation_id=1, member_id=leader, assignments=plan)
+    world.run(lambda shard: shard.sync(sync, world.info(), answers.append))
+    assert answers == []  # It is in the log, and not committed.
+    join("b")
+    assert [answer.error_code for answer in answers] == [ErrorCode.REBALANCE_IN_PROGRESS]
+    settle(world, executor)
+    group = world.shard.groups["c"]
+    assert group.state == "PreparingRebalance"
+    assert isinstance(group, ClassicGroup)
+    assert [member.assignment for member in group.members.values()] == [b"", b""]
+
+
+def settle(world: ShardWorld, executor: StepExecutor) -> None:
+    for _ in range(10):
+        executor.run_all()
+        world.pump()

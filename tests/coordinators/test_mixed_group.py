@@ -334,3 +334,22 @@ def test_a_departure_that_could_not_be_stored_ends_later() -> None:
     assert it.kind is MixedGroup
     it.world.wait(50_000)
     assert not it.group.members
+
+
+def test_an_id_that_was_lost_with_a_failed_upgrade_is_not_waited_for() -> None:
+    """Rule J4: nobody expects it any more, so every later rebalance would wait in vain."""
+    it = Migration()
+    answers: list[Any] = []
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=20_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )  # fmt: skip
+    info = it.world.info("other", 5)
+    it.world.run(lambda shard: shard.join(request, info, answers.append))
+    assert answers[0].error_code == ErrorCode.MEMBER_ID_REQUIRED
+    it.world.refuse_appends()
+    it.newer()
+    it.world.refuse_appends(refuse=False)
+    assert it.kind is ClassicGroup
+    assert it.join().generation_id == it.generation + 1

@@ -287,3 +287,49 @@ def test_errors_as_groups_tell_them() -> None:
     assert tell(ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
     assert tell(ErrorCode.KAFKA_STORAGE_ERROR) is ErrorCode.NOT_COORDINATOR
     assert tell(ErrorCode.MESSAGE_TOO_LARGE) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_large_result_is_replayed_before_anybody_looks() -> None:
+    """A record per turn of the loop, and whoever asks meanwhile waits for the last."""
+    world = settled_world()
+    answers: list[Any] = []
+    records = [commit(number, number) for number in range(3)]
+    large = Result[str]("done", records, is_large=True)
+    world.runtime.run(0, lambda shard: large, answers.append, lambda *_: None)
+    world.runtime.run(0, lambda shard: Result(len(shard.offsets)), answers.append, lambda *_: None)
+    seen = set()
+    while world.soon or world.world.moved:
+        while world.world.moved:
+            world.runtime.partition_moved(world.world.moved.pop(0))
+        if world.soon:
+            world.soon.popleft()()
+        seen.add(len(world.shard.offsets))
+    assert seen == {1, 2, 3}
+    assert answers == ["done", 3]
+
+
+def test_records_that_cannot_be_encoded_fail_their_request_only() -> None:
+    world = settled_world()
+    bad = commit(1)._replace(value=OffsetCommitValue(offset="no"))  # type: ignore[arg-type]
+    large = Result[str]("done", [bad], is_large=True)
+    assert world.run(lambda shard: large) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert write(world, commit(5)) == ["done"]
+
+
+def test_work_that_was_called_off_comes_to_nothing() -> None:
+    world = settled_world()
+    timers = world.runtime._hosts[0]._timers
+    found: list[str] = []
+
+    def then(result: str) -> Result[None]:
+        found.append(result)
+        return Result()
+
+    timers.compute(("work",), lambda: "first", then)
+    assert timers.is_computing(("work",))
+    timers.compute(("work",), lambda: "second", then)
+    timers.compute(("other",), lambda: "third", then)
+    timers.cancel(("other",))
+    world.pump()
+    assert found == ["second"]
+    assert not timers.is_computing(("work",))

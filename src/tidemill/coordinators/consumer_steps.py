@@ -241,18 +241,14 @@ class ConsumerSteps(ConsumerGroupState):
         """A target was computed off the loop; the group may have gone on meanwhile.
 
         One for an earlier epoch is a step in the right direction all the same: a group in which
-        somebody always comes or goes would get none otherwise.
+        somebody always comes or goes would get none otherwise. The next heartbeat asks for more.
         """
         if not self.members:
             return Result()
-        is_latest = found.epoch == self.group_epoch
-        if is_latest and plan.members.keys() != self.members.keys():
+        if found.epoch == self.group_epoch and plan.members.keys() != self.members.keys():
             return self._assign_late()  # A static member came back under another id.
         draft = self.draft()
         draft.assign(found)
-        if not is_latest:
-            wait_ms = self.settings.assignment_interval_ms
-            self.timers.schedule(self._assignment_key, wait_ms, self._assign_late)
         return Result(None, draft.records, is_large=draft.is_large)
 
     def advance(
