@@ -27,6 +27,10 @@ from tidemill.wire.messages.cluster import (
     OfflineReplicasRequest,
     OfflineReplicasResponse,
 )
+from tidemill.wire.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
 from tidemill.wire.messages.isr import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -236,3 +240,29 @@ async def propose(controller: Controller, topic: str, isr: list[int]) -> ErrorCo
     answer = await controller.alter_partition(proposal(controller, topic, isr))
     assert answer.error_code == 0
     return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def restart(wires: Wires, broker_id: int, **options: object) -> None:
+    wires.kill(broker_id)
+    await wires.settled()
+    await wires.start(broker_id, **options)  # type: ignore[arg-type]
+    await wires.settled()
+
+
+async def set_topic(wires: Wires, name: str, key: str, value: str) -> None:
+    await set_one(wires, 2, name, key, value)
+
+
+async def set_default(wires: Wires, key: str, value: str) -> None:
+    """For all brokers, from which topics inherit."""
+    await set_one(wires, 4, "", key, value)
+
+
+async def set_one(wires: Wires, kind: int, name: str, key: str, value: str) -> None:
+    change = IncrementalAlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[IncrementalAlterableConfig(name=key, config_operation=0, value=value)],
+    )
+    [plan] = await wires.boss.incremental_alter_configs([change])
+    assert plan.error is None
