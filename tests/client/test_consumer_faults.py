@@ -174,6 +174,23 @@ async def test_an_offset_outside_the_log_is_reset(broker: ScriptedBroker) -> Non
         assert offsets(await read(consumer, 5)) == list(range(5))
 
 
+async def test_what_was_fetched_is_handed_out_before_a_reset(broker: ScriptedBroker) -> None:
+    """Retention passes us while we read: what is at hand already is not skipped."""
+    write(broker, 5)
+    fault: list[Fault] = []
+    broker.fault = lambda api, _: fault[0] if fault and api is ApiKey.FETCH else None
+    async with consuming(broker) as consumer:
+        consumer.assign([T0])
+        assert offsets(await consumer.poll(2, timeout_ms=1000)) == [0, 1]
+        fault.append(Fault(error=ErrorCode.OFFSET_OUT_OF_RANGE))
+        state = consumer._running().states[T0]
+        async with asyncio.timeout(10):
+            while not state.stalled and state.batches:
+                consumer._running().wake()
+                await asyncio.sleep(0.01)
+        assert offsets(await consumer.poll(3, timeout_ms=1000)) == [2, 3, 4]
+
+
 async def test_an_offset_outside_the_log_is_reported_if_so_wished(broker: ScriptedBroker) -> None:
     write(broker, 5)
     async with consuming(broker, auto_offset_reset="error") as consumer:

@@ -271,3 +271,20 @@ async def test_what_a_heartbeat_of_the_last_generation_is_told_does_not_count(
             await background._beat()
         joined_again = True
         await background._beat()
+
+
+async def test_what_is_lost_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a group that is empty by now even an outsider's commit would be taken."""
+    async with broker(tmp_path) as server, member(server) as consumer:
+        consumer.subscribe(["t"])
+        background: Any = await beating(consumer)
+        commits = []
+
+        async def commit(offsets: Any, **_: Any) -> None:
+            commits.append(offsets)
+
+        monkeypatch.setattr(background._host, "commit", commit)
+        await background._give_up({TP}, lost=True)
+        assert commits == []

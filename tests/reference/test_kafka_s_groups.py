@@ -16,7 +16,7 @@ from tests.replication.helpers import topic_image
 from tidemill.client import Consumer
 from tidemill.coordinators.classic_group import ClassicGroup
 from tidemill.coordinators.mixed_group import MixedGroup
-from tidemill.coordinators.records import decode_record
+from tidemill.coordinators.records import decode_record, encode_record
 from tidemill.coordinators.shard import GroupShard
 from tidemill.image import with_topic
 from tidemill.types import TopicPartition
@@ -45,7 +45,7 @@ def commit(stage: Stage, group: str, topic: str, offset: int) -> None:
 
 
 async def stored(bootstrap: str) -> list[Any]:
-    """All records that are in Kafka's log of groups, decoded."""
+    """All records that are in Kafka's log of groups, decoded; we would write the same bytes."""
     found = []
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         count = len(await consumer.partitions_for(TOPIC))
@@ -56,6 +56,7 @@ async def stored(bootstrap: str) -> list[Any]:
             for record in await consumer.poll(timeout_ms=1_000):
                 typed = decode_record(bytes(record.key), record.value)
                 if typed is not None:
+                    assert encode_record(typed) == (record.key, record.value), typed
                     found.append((typed, record.timestamp_ms))
             for partition in list(waiting):
                 if await consumer.position(partition) >= ends[partition]:
