@@ -170,11 +170,15 @@ async def test_a_flush_that_is_under_way_holds_back_what_consumers_see(tmp_path:
             acked = await produce(client, "t", batch([b"a"]), acks=1)
             assert acked.error_code == 0
             assert (await list_offset(client, "t", -1)).offset == 0
+            # Nor is it found by its time (rule B8), whether that is said or it is the largest.
+            assert (await list_offset(client, "t", 1)).offset == -1
+            assert (await list_offset(client, "t", -3)).offset == -1
             timed_out = await produce(client, "t", batch([b"b"]), acks=-1, timeout_ms=100)
             assert timed_out.error_code == ErrorCode.REQUEST_TIMED_OUT
             gate.set()
             data = (await fetch(client, "t", 0, max_wait_ms=5000)).responses[0].partitions[0]
             assert data.high_watermark >= 1
+            assert (await list_offset(client, "t", 1)).offset == 0
             assert (await client.ask(MetadataRequest(topics=None), 12)).topics[0].error_code == 0
         finally:
             gate.set()

@@ -15,12 +15,15 @@ from tests.broker.harness import (
     create_topic,
     fetch,
     fetch_request,
+    list_offset,
     produce,
     running_broker,
 )
 
+from tidemill.broker.handlers.fetch import EAGER_BYTES_TOTAL_MAX, SLICE_BYTES_MAX, StoredRecords
 from tidemill.broker.server import BrokerServer
 from tidemill.errors import ErrorCode
+from tidemill.storage.slice import LogSlice
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.messages.fetch import (
     FetchPartition,
@@ -293,6 +296,43 @@ async def test_an_answer_for_many_partitions_arrives_whole(
     for version in (11, 12):
         response = await client.ask(request, version)
         assert [offsets(data) for data in response.responses[0].partitions] == [[(0, 0)]] * 200
+
+
+async def test_an_answer_that_waits_for_its_reader_holds_little_in_memory(
+    server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of twenty partitions with 60 kB each, only the first half a megabyte is read at once."""
+    await create_topic(server, "wide", partitions=20)
+    for partition in range(20):
+        await produce(client, "wide", batch([b"x" * 60_000]), partition=partition, acks=1)
+    referred: list[int] = []
+
+    class Counted(StoredRecords):
+        def __init__(self, stored: LogSlice) -> None:
+            super().__init__(stored)
+            referred.append(len(self))
+
+    monkeypatch.setattr("tidemill.broker.handlers.fetch.StoredRecords", Counted)
+    asked = [FetchPartition(partition=p, partition_max_bytes=1 << 20) for p in range(20)]
+    topics = [FetchTopic(topic="wide", partitions=asked)]
+    request = FetchRequest(max_wait_ms=5_000, min_bytes=1_200_000, max_bytes=1 << 26, topics=topics)
+    response = await client.ask(request, 12)
+    assert all(offsets(data) == [(0, 0)] for data in response.responses[0].partitions)
+    assert 20 * 60_000 - sum(referred) <= EAGER_BYTES_TOTAL_MAX
+
+
+async def test_one_partition_has_a_bounded_share_of_an_answer(
+    server: BrokerServer, client: Client, topic_id: UUID
+) -> None:
+    """However much the request allows: the rest comes with the next fetch."""
+    for _ in range(4):
+        await produce(client, "t", batch([b"x" * 900_000]), acks=1)
+    end = await list_offset(client, "t", -1)
+    while end.offset < 4:
+        end = await list_offset(client, "t", -1)
+    data = only(await fetch(client, "t", 0, max_bytes=1 << 30, partition_max_bytes=1 << 30))
+    assert offsets(data) == [(0, 0), (1, 1)]
+    assert len(data.records or b"") <= SLICE_BYTES_MAX
 
 
 async def test_many_idle_connections_cost_the_busy_nothing(

@@ -103,6 +103,15 @@ async def test_unknown_places(client: Client, topic: str) -> None:
     assert beyond.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_what_belongs_to_the_cluster_is_not_written_by_clients(
+    server: BrokerServer, client: Client
+) -> None:
+    await create_topic(server, "__consumer_offsets")
+    result = await produce(client, "__consumer_offsets", batch([b"v"]))
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert (await list_offset(client, "__consumer_offsets", -1)).offset == 0
+
+
 async def test_zstd_needs_version_seven(client: Client, topic: str) -> None:
     records = batch([b"a"], codec=Codec.ZSTD)
     refused = await produce(client, topic, records, version=6)

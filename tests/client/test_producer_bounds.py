@@ -54,6 +54,22 @@ async def test_the_halves_of_a_split_batch_have_no_more_time_than_it_had(
     assert len(broker.seen(ApiKey.PRODUCE)) > 2
 
 
+async def test_a_batch_whose_time_was_up_is_over_whatever_comes_back(
+    broker: ScriptedBroker,
+) -> None:
+    """Its request fails after it did: it is not sent again, and its memory is free only once."""
+    async with producing(broker, delivery_timeout_ms=300, linger_ms=0) as producer:
+        await producer.send("t", b"0")
+        broker.fault = always(Fault(silent=True))
+        with pytest.raises(RequestTimeoutError):
+            await producer.send("t", b"1")
+        broker.fault = lambda _key, _request: None
+        broker.drop_connections()
+        await producer.send("t", b"2")
+        assert producer.buffered_bytes == 0
+    assert numbers(broker) == [0, 2]
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_so_many_requests_are_under_way_and_no_more(
     broker: ScriptedBroker, limit: int
