@@ -25,6 +25,8 @@ from tidemill.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+SLOW = MetadataRequest(topics=[], include_topic_authorized_operations=True)
+
 
 @pytest.fixture
 async def broker() -> AsyncIterator[ScriptedBroker]:
@@ -159,6 +161,34 @@ async def test_a_closed_cluster_says_so(broker: ScriptedBroker) -> None:
         await cluster.any_connection()
     with pytest.raises(ClosedError):
         await cluster.refresh()
+
+
+async def test_a_connection_that_is_waited_on_is_not_idle(broker: ScriptedBroker) -> None:
+    async with cluster_of(broker, connections_max_idle_ms=20, metadata_max_age_ms=60) as cluster:
+        used = await cluster.connection(0, "fetch")
+        idle = await cluster.connection(0, "other")
+        broker.fault = lambda _key, request: Fault(silent=True) if request == SLOW else None
+        waiting = asyncio.create_task(used.request(SLOW))
+        async with asyncio.timeout(20):
+            while idle.is_open:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        assert used.is_open
+        used.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_failed_attempt_is_followed_by_a_pause(broker: ScriptedBroker) -> None:
+    async with cluster_of(
+        broker, reconnect_backoff_ms=300, reconnect_backoff_max_ms=300
+    ) as cluster:
+        await broker.stop()
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(3):
+            with pytest.raises(UnreachableError):
+                await cluster.connection(0, "fetch")
+        assert loop.time() - began > 2 * 0.3 * 0.75
 
 
 async def test_idle_connections_are_closed(broker: ScriptedBroker) -> None:

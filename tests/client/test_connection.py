@@ -101,6 +101,18 @@ async def test_no_answer_in_time_ends_the_connection(broker: ScriptedBroker) -> 
     assert not connection.is_open
 
 
+async def test_an_answer_to_another_question_ends_the_connection(broker: ScriptedBroker) -> None:
+    """Whatever it says would be taken for something else."""
+    skipped = iter([Fault(silent=True)])
+    broker.fault = lambda key, _: next(skipped, None) if key is ApiKey.METADATA else None
+    connection = await connect(broker.port)
+    answers = [connection.send(MetadataRequest(topics=[])) for _ in range(2)]
+    for answer in answers:
+        with pytest.raises(UnreachableError, match="came where"):
+            await answer
+    assert not connection.is_open
+
+
 async def test_a_closed_connection_fails_what_was_under_way(broker: ScriptedBroker) -> None:
     connection = await connect(broker.port)
     broker.fault = lambda *_: Fault(drop=True)

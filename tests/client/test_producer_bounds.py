@@ -199,6 +199,36 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for(
         assert order == ["large", "small"]
 
 
+async def test_room_that_was_promised_and_not_taken_goes_to_the_next(
+    broker: ScriptedBroker,
+) -> None:
+    """The buffer is empty then, so nothing would ever tell the next one of its room."""
+    broker.fault = always(Fault(silent=True))
+    async with producing(broker, buffer_memory=1_000, linger_ms=0, max_block_ms=60_000) as producer:
+        full = producer.send_soon("t", b"x" * 700)
+        looking = asyncio.create_task(producer.wait_for_room())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        sending = asyncio.create_task(producer.send("t", b"x" * 600))
+        await asyncio.sleep(0)
+        broker.fault = lambda _key, _request: None
+        broker.drop_connections()
+        async with asyncio.timeout(20):
+            await asyncio.gather(full, looking, sending)
+
+
+async def test_no_two_are_promised_the_same_room(broker: ScriptedBroker) -> None:
+    broker.fault = always(Fault(silent=True))
+    async with producing(broker, buffer_memory=1_000, linger_ms=0, max_block_ms=60_000) as producer:
+        full = producer.send_soon("t", b"x" * 700)
+        sends = [asyncio.create_task(producer.send("t", b"x" * 600)) for _ in range(4)]
+        await asyncio.sleep(0)
+        broker.fault = lambda _key, _request: None
+        broker.drop_connections()
+        async with asyncio.timeout(20):
+            await asyncio.gather(full, *sends)
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

@@ -425,8 +425,12 @@ async def test_compression_of_large_batches_happens_off_the_loop(broker: Scripte
     assert len(broker.partitions[T0].batches[0]) < 10_000
 
 
-async def test_a_broker_without_topic_ids_is_asked_by_name(broker: ScriptedBroker) -> None:
-    broker.max_versions[ApiKey.PRODUCE] = 9
+@pytest.mark.parametrize("produce_version", [9, 13])
+async def test_a_broker_without_topic_ids_is_asked_by_name(
+    broker: ScriptedBroker, produce_version: int
+) -> None:
+    """However new its Produce is: what knows topics by their ids alone cannot name this one."""
+    broker.max_versions[ApiKey.PRODUCE] = produce_version
     broker.max_versions[ApiKey.METADATA] = 8
     async with producing(broker) as producer:
         await producer.send("t", b"1")

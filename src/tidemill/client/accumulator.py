@@ -395,15 +395,20 @@ class Accumulator:
                 self._room.remove(entry)
 
     def _give_room(self) -> None:
+        """Let in whoever waits, as far as there is room, each with what it asked for."""
         promised = 0
         while self._room:
             size_bytes, future = self._room[0]
             if self.used_bytes + promised + size_bytes > self._limit_bytes:
-                return
+                break
             self._room.popleft()
             if not future.done():
                 promised += size_bytes
                 future.set_result(None)
+        if promised and self._room:
+            # Those just let in run first; whoever takes less than it was promised, or nothing,
+            # leaves room that no delivery will tell of.
+            self._loop.call_soon(self._give_room)
 
     @property
     def idle(self) -> bool:
