@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from tidemill.controller import Controller, tree
 from tidemill.controller.deltas import delta_between
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import ClusterImage
-from tidemill.store.base import OpResult
+from tidemill.store.base import Create, Op, OpResult, StoreUnavailable
 from tidemill.store.memory import MemoryStore
 from tidemill.wire.messages.cluster import ImageDeltaRequest
 
@@ -245,6 +245,45 @@ async def test_a_state_that_somebody_else_wrote_is_not_overwritten(wires: Wires)
     await create(one, topic("later"))
     assert wires.partition("t").isr == (1,), "the truth was read again"
     await until(lambda: two.image.partition("t", 0) == wires.partition("t"))
+
+
+class ForgetfulStore(MemoryStore):
+    """The first answer to a broker that takes the office is lost on its way."""
+
+    is_lost = False
+
+    async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        results = await super().multi(ops)
+        takes_office = any(isinstance(op, Create) and op.path == "/controller" for op in ops)
+        if takes_office and not self.is_lost:
+            self.is_lost = True
+            raise StoreUnavailable("nobody knows what came of it")
+        return results
+
+
+async def test_a_controller_that_did_not_hear_that_it_won_takes_up_its_own_epoch(
+    wires: Wires,
+) -> None:
+    """Rule A2: not the epoch of its last office, in which nobody would believe it."""
+    first = await wires.start(1)
+    store = ForgetfulStore(wires.tree)
+    config = broker_config(broker_session_timeout_ms="500")
+    heir = Controller(store, config, SystemClock(), Random(1), broker_id=2)
+    await heir.start()
+    await heir.register_broker([ENDPOINT], directory_id="d")
+    wires.kill(1)
+    await until(lambda: heir.active)
+    assert store.is_lost
+    assert heir.image.controller_epoch == first.image.controller_epoch + 1
+    stored_epoch = await store.get("/controller_epoch")
+    assert int(stored_epoch.value) == heir.image.controller_epoch
+    await create(heir, topic("t"))
+    await store.put("/controller_epoch", b"99")
+    with pytest.raises(ApiError) as caught:
+        await heir._topics.create([topic("u")], False)
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    await heir.stop()
+    await store.close()
 
 
 class FarStore(MemoryStore):

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 SECRET_BYTES = 32
 ATTEMPTS_MAX = 10
 _VERSIONS_PER_EPOCH_BITS = 32
+_NEVER = 2**31 - 1
+"""A version that the epoch's node does not get to: who has not won yet can write nothing."""
 
 Listener = Callable[[ClusterImage], Awaitable[None] | None]
 """Takes over a new image; an awaitable holds back the answer, and the next change, until done."""
@@ -75,7 +77,7 @@ class Office:
         self._clock = clock
         self._random = random
         self._cluster_id = cluster_id
-        self._epoch_version = -1
+        self._epoch_version = _NEVER
         self._stale = False
 
     # Joining
@@ -120,12 +122,16 @@ class Office:
         The caller holds `lock`, reads the tree, writes what it decides, and calls `begin`.
         """
         for _ in range(ATTEMPTS_MAX):
+            epoch_node = await find(self.store, tree.CONTROLLER_EPOCH)
             present = await find(self.store, tree.CONTROLLER)
             if present is not None:
-                return self._is_ours(present) and not self.active
+                is_vacant = self._is_ours(present) and not self.active
+                if is_vacant and epoch_node is not None:
+                    self._take_up(epoch_node)
+                return is_vacant
             self.resign()
             try:
-                await self._win(await find(self.store, tree.CONTROLLER_EPOCH))
+                await self._win(epoch_node)
             except (NodeExists, NoNode, BadVersion):
                 continue
             return True
@@ -137,6 +143,15 @@ class Office:
         if not is_ours:
             self.resign()
         return is_ours
+
+    def _take_up(self, epoch_node: Node) -> None:
+        """The office is ours, and we do not hold it: perhaps we never heard that we had won.
+
+        Nobody else can have started an epoch since. The node was read before the office was seen to
+        be ours, so if it is older than that, every write fails and we look again.
+        """
+        self.epoch = read_controller_epoch(epoch_node)
+        self._epoch_version = epoch_node.stat.version
 
     async def _win(self, epoch_node: Node | None) -> None:
         """Take the office and start an epoch in one step, or fail if anybody else just did."""
@@ -221,7 +236,7 @@ class Office:
         store = self.store
         try:
             if isinstance(store, CutsCommits):
-                for portion in store.portions(guard, ops):
+                for portion in store.portions(guard, ops) if ops else [[guard]]:
                     await store.multi(portion)
             else:
                 await store.multi([guard, *ops])
