@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.storage import lookup, retention
-from tidemill.storage.disk_errors import FileMissingError
+from tidemill.storage.disk_errors import DiskFullError, FileMissingError
 from tidemill.storage.files import Files
 from tidemill.storage.log_append import AppendInfo
 from tidemill.storage.log_damage import CheckedLog
@@ -37,8 +37,6 @@ LOOKUPS_MAX = 10
 _log = logging.getLogger(__name__)
 
 
-_PROBE = "0.room.tmp"
-"""A name that recovery removes."""
 _ROOM_TO_CUT_BYTES = 64 << 10
 
 
@@ -169,11 +167,11 @@ class Log(CheckedLog, ReplaceableLog):
 
     def _find_room(self) -> None:
         """A cut writes a little, too, and must not stop half way for want of room (rule E8)."""
-        path = f"{self.directory}/{_PROBE}"
-        try:
-            self._files.write_at(path, 0, (bytes(_ROOM_TO_CUT_BYTES),))
-        finally:
-            self._files.unlink(path)
+        free_bytes = self.dir.space().free_bytes
+        if free_bytes < _ROOM_TO_CUT_BYTES:
+            raise DiskFullError(
+                f"{self.dir.path} has {free_bytes} bytes left: too few to cut {self.topic_partition}"
+            )
 
     def _truncate_to(self, offset: int) -> None:
         self._find_room()
