@@ -170,7 +170,7 @@ class Log(CheckedLog, ReplaceableLog):
         free_bytes = self.dir.space().free_bytes
         if free_bytes < _ROOM_TO_CUT_BYTES:
             raise DiskFullError(
-                f"{self.dir.path} has {free_bytes} bytes left: too few to cut {self.topic_partition}"
+                f"{free_bytes} bytes are left in {self.dir.path}: too few to cut a log"
             )
 
     def _truncate_to(self, offset: int) -> None:
