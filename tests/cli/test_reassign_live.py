@@ -89,9 +89,10 @@ def test_the_same_in_kafkas_words(up: Up, plan: Path) -> None:
     refused = reassign("--execute", *file)
     assert refused.status == 1
     assert refused.out.startswith("Cannot execute because there is an existing partition")
-    faster = reassign("--execute", *file, "--additional", "--throttle", "100000000")
+    faster_bytes_per_s = SLOW_BYTES_PER_S * 2
+    faster = reassign("--execute", *file, "--additional", "--throttle", str(faster_bytes_per_s))
     assert faster.status == 0, faster.out
-    assert "The inter-broker throttle limit was set to 100000000 B/s\n" in faster.out
+    assert f"The inter-broker throttle limit was set to {faster_bytes_per_s} B/s\n" in faster.out
     cancelled = reassign("--cancel", *file)
     assert cancelled.out.startswith("Successfully cancelled partition reassignment for: t-0\n")
     assert replicas(up) == [1]

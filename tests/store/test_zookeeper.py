@@ -321,7 +321,7 @@ async def test_a_session_that_expired_unseen_is_lost_at_the_next_contact(
     store, other = store_at(gate.address, world), await world.open()
     lost: list[bool] = []
     store.on_session_lost(lambda: lost.append(True))
-    await store.open(session_timeout_ms=500)
+    await store.open(session_timeout_ms=1_500)
     await store.create("/office", ephemeral=True)
     heard, gone = Heard(), Heard()
     other.watch("/office", gone)

@@ -35,6 +35,7 @@ def make_directories(files: Files, directories: Sequence[str]) -> None:
     """
     try:
         make_dir(files, directories[0])
+        files.mkdir(directories[0])  # A file in its place is refused here.
     except DiskError as error:
         raise error.__cause__ or error from None
     for directory in directories[1:]:
