@@ -1,0 +1,1 @@
+"""Where Spark looks for data sources by itself: packages named `pyspark_*`."""
