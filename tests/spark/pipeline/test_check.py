@@ -1,0 +1,241 @@
+"""A pipeline's parts taken together: references, circles, rules, columns, topics."""
+
+from __future__ import annotations
+
+import pytest
+from tests.spark.pipeline.files import RIGHT, changed, checked, line_of, right
+
+from tidemill.spark.pipeline.check import check_topics
+from tidemill.spark.pipeline.keys import PipelineError
+
+SESSION = 'session = { column = "at", gap = "30 minutes" }'
+WINDOW = 'window = { column = "at", size = "1 minute" }'
+TO_TABLE = 'table = "delta:/tables/views"'
+TO_TOPIC = 'topic = "clicks.clean"'
+
+
+def only_mistake(text: str) -> PipelineError:
+    _, problems = checked(text)
+    assert len(problems.found) == 1, [str(each) for each in problems.found]
+    return problems.found[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "message", "suggestion"),
+    [
+        # References.
+        ('from = "clean"\n\n[stage', 'from = "claen"\n\n[stage', "stage.views.from",
+         "there is no source or stage `claen`", "did you mean `clean`?"),
+        ('from = "views"', 'from = "nowhere"', "sink.views.from", "no source or stage", "there is"),
+        ('from = "views"', 'from = "users"', "sink.views.from", "`users` is a table", "join"),
+        ('from = "views"', 'from = "clicks.bad"', "sink.views.from", "`clicks` has no routes", ""),
+        ('table = "users"\n', 'table = "user"\n', "stage.clean.join[0].table",
+         "there is no [table.user]", "did you mean `users`?"),
+        # Sources and tables.
+        ('topics = ["clicks"]', "", "source.clicks", "reads no topic", "`topics` or `pattern`"),
+        ('topics = ["clicks"]', 'topics = ["clicks"]\npattern = "c.*"', "source.clicks",
+         "has both `topics` and `pattern`", "either"),
+        ('topics = ["clicks"]', 'pattern = "c("', "source.clicks.pattern", "no regular", "clicks-"),
+        ('topics = ["clicks"]', 'topics = ["clicks"]\nstart = "yesterday"', "source.clicks.start",
+         "`yesterday` is no place to start", "earliest"),
+        ('topics = ["clicks"]', "topics = [\"clicks\"]\nstart = '{\"clicks\": [1]}'",
+         "source.clicks.start", "is no place to start", "JSON"),
+        ('on_failure = "drop" }', 'on_failure = "quarantine" }', "table.users.decode.on_failure",
+         "a table is read again and again", "drop or fail"),
+        ('schema = "name STRING, country STRING", ', "", "table.users.decode", "json needs", "STR"),
+        ('schema = "name STRING, country STRING"', 'schema = "name, country"',
+         "table.users.decode.schema", "no list of columns with types", "STRING"),
+        ('schema = "name STRING, country STRING"', 'schema = "name STRING, name INT"',
+         "table.users.decode.schema", "the column `name` is there twice", "remove one"),
+        ('schema = "name STRING, country STRING"', 'schema = "_name STRING"',
+         "table.users.decode.schema", "names that begin with `_`", ""),
+        ('format = "json", schema = "name STRING, country STRING"', 'format = "avro"',
+         "table.users.decode", "avro needs a schema", "`registry`"),
+        ('format = "json", schema = "name STRING, country STRING"',
+         'format = "text", schema = "a INT"', "table.users.decode.schema", "no schema", "remove"),
+        # Stages.
+        ('by = ["page"]\n' + WINDOW, 'by = ["page"]\n' + WINDOW + "\n" + SESSION,
+         "stage.views.aggregate", "by windows and by sessions", "either"),
+        (WINDOW, 'window = { column = "at", size = "1 minute", slide = "2 minutes" }',
+         "stage.views.aggregate.window.slide", "leave rows out", "at most"),
+        ('by = ["page"]\n' + WINDOW, SESSION, "stage.views.aggregate", "of somebody", "by"),
+        ('where = "ms >= 0"', 'function = "no function"', "stage.clean.function",
+         "names no function", "module:function"),
+        ("[stage.clean.watermark]",
+         '[[stage.clean.expect]]\nname = "has-user"\nthat = "true"\non_failure = "drop"\n'
+         "[stage.clean.watermark]", "stage.clean.expect[1].name", "already", "its own name"),
+        # Sinks.
+        (TO_TOPIC, "", "sink.clean", "goes nowhere", "`topic`"),
+        (TO_TOPIC, TO_TOPIC + '\ntable = "delta:/x"', "sink.clean", "`topic` and `table`", "one"),
+        (TO_TABLE, 'table = "detla:/tables/views"', "sink.views.table", "is no table",
+         "did you mean delta:/tables/views?"),
+        (TO_TABLE, 'table = "/tables/views"', "sink.views.table", "is no table", "parquet:URL"),
+        (TO_TABLE, TO_TABLE + '\nkey = "page"', "sink.views.key", "means nothing for tables", ""),
+        (TO_TOPIC, TO_TOPIC + '\nkeys = ["id"]', "sink.clean.keys", "means nothing for topics", ""),
+        (TO_TOPIC, TO_TOPIC + '\nmode = "upsert"', "sink.clean.mode", "not replace", "compact"),
+        (TO_TABLE, TO_TABLE + '\nmode = "upsert"', "sink.views.mode", "what makes a row", "keys"),
+        (TO_TABLE, TO_TABLE + '\nkeys = ["page"]', "sink.views.keys", "mode append", "upsert"),
+        (TO_TOPIC, 'topic = "clicks"', "sink.clean.topic", "source `clicks` reads", "another"),
+        # What Spark cannot give.
+        (TO_TOPIC, TO_TOPIC + '\noutput = "update"', "sink.clean.output", "only rows of", "app"),
+        (TO_TABLE, TO_TABLE + '\noutput = "update"\nmode = "upsert"\nkeys = ["page"]',
+         "sink.views.output", "one aggregate or dedupe only", "split it"),
+        (WINDOW + "\n", "", "sink.views.output", "never end, so none", 'output = "update"'),
+        # Columns.
+        ('column = "at"\ndelay', 'column = "att"\ndelay', "stage.clean.watermark.column",
+         "there is no column `att` here", "did you mean `at`?"),
+        ('keys = ["id"]', 'keys = ["idd"]', "stage.clean.dedupe.keys[0]", "no column", "`id`"),
+        ('by = ["page"]', 'by = ["pages"]', "stage.views.aggregate.by[0]", "no column `pages`",
+         "did you mean `page`?"),
+        (WINDOW, 'window = { column = "when", size = "1 minute" }',
+         "stage.views.aggregate.window.column", "no column `when`", "there is id"),
+        (TO_TABLE, TO_TABLE + '\nmode = "upsert"\nkeys = ["id"]', "sink.views.keys[0]",
+         "there is no column `id` here", "there is window_start, window_end, page, views"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_once_with_its_key_and_what_to_do(
+    old: str, new: str, key: str, message: str, suggestion: str
+) -> None:
+    mistake = only_mistake(changed(old, new))
+    assert mistake.key == key
+    assert message in mistake.message
+    assert suggestion in mistake.suggestion
+    assert not mistake.is_warning
+    assert 1 <= mistake.line <= RIGHT.count("\n") + 8
+
+
+def test_a_name_that_means_two_things() -> None:
+    text = changed("[table.users]", "[table.clicks]").replace('table = "users"', 'table = "clicks"')
+    mistake = only_mistake(text)
+    assert mistake.key == "table.clicks"
+    assert mistake.message == "there is a source `clicks` already"
+
+
+def test_dedupe_without_a_watermark_would_remember_forever() -> None:
+    text = changed('[stage.clean.watermark]\ncolumn = "at"\ndelay = "10 minutes"\n', "")
+    _, problems = checked(text)
+    assert [each.key for each in problems.found] == ["stage.clean.dedupe", "stage.views.aggregate"]
+    assert "dedupe needs a watermark" in problems.found[0].message
+    assert "[stage.clean.watermark]" in problems.found[0].suggestion
+
+
+def test_a_circle_is_told_once_with_all_of_it() -> None:
+    text = changed('from = "clicks"', 'from = ["clicks", "views"]')
+    mistake = only_mistake(text)
+    assert mistake.key == "stage.clean.from"
+    assert mistake.line == line_of(text, 'from = ["clicks", "views"]')
+    assert "in a circle: clean -> views -> clean" in mistake.message
+
+
+def test_a_stage_that_reads_itself_is_a_circle() -> None:
+    mistake = only_mistake(changed('from = "clicks"', 'from = "clean"'))
+    assert "in a circle: clean -> clean" in mistake.message
+
+
+def test_two_circles_are_two_mistakes() -> None:
+    text = changed('from = "clicks"', 'from = "clean"')
+    text = text.replace('from = "clean"\n\n[stage.views.agg', 'from = "views"\n\n[stage.views.agg')
+    _, problems = checked(text)
+    assert [each.key for each in problems.found] == ["stage.clean.from", "stage.views.from"]
+
+
+def test_routes_are_read_by_name() -> None:
+    routes = '[stage.clean.routes]\nslow = "ms > 5000"\nrest = "true"\n\n[stage.clean.columns]'
+    text = changed("[stage.clean.columns]", routes)
+    right(text.replace('from = "clean"\ntopic', 'from = "clean.slow"\ntopic'))
+    mistake = only_mistake(text.replace('from = "clean"\ntopic', 'from = "clean.slw"\ntopic'))
+    assert mistake.message == "stage `clean` has no route `slw`"
+    assert mistake.suggestion == "did you mean `slow`?"
+
+
+def test_the_watermark_may_come_from_a_stage_before() -> None:
+    text = changed('[stage.clean.dedupe]\nkeys = ["id"]\n', "")
+    text = text.replace(
+        "[stage.views.aggregate]", '[stage.views.dedupe]\nkeys = ["id"]\n\n[stage.views.aggregate]'
+    )
+    right(text)
+
+
+def test_windows_without_a_watermark_never_end() -> None:
+    text = changed('[stage.clean.watermark]\ncolumn = "at"\ndelay = "10 minutes"\n', "")
+    mistake = only_mistake(text.replace('[stage.clean.dedupe]\nkeys = ["id"]\n', ""))
+    assert mistake.key == "stage.views.aggregate"
+    assert "without a watermark the windows of stage `views` never end" in mistake.message
+
+
+def test_updates_of_one_aggregate_go_into_a_table_by_key() -> None:
+    text = changed('[stage.clean.dedupe]\nkeys = ["id"]\n', "")
+    update = text.replace(TO_TABLE, TO_TABLE + '\noutput = "update"')
+    assert "once for each update" in only_mistake(update).message
+    right(update.replace(TO_TABLE, TO_TABLE + '\nmode = "upsert"\nkeys = ["page"]'))
+    session = update.replace(WINDOW, SESSION).replace(TO_TABLE, 'topic = "v"')
+    assert "does not update the sessions" in only_mistake(session).message
+
+
+def test_what_nothing_reads_is_a_warning() -> None:
+    pipeline, problems = checked(
+        changed('table = "users"\non = "user"\n', "").replace("[[stage.clean.join]]\n", "")
+    )
+    assert pipeline is not None
+    assert [(each.key, each.is_warning) for each in problems.found] == [("table.users", True)]
+    _, problems = checked(changed('[sink.views]\nfrom = "views"', '[sink.views]\nfrom = "clean"'))
+    assert [(each.key, each.is_warning) for each in problems.found] == [("stage.views", True)]
+    assert not problems.are_fatal
+
+
+def test_columns_that_only_spark_knows_are_not_guessed() -> None:
+    """After a function, and from a schema that is elsewhere, any name may be right."""
+    right(
+        changed("[stage.clean.columns]", 'function = "a.b:c"\n[stage.clean.columns]').replace(
+            'by = ["page"]', 'by = ["xyz"]'
+        )
+    )
+    avro = 'format = "avro"\nschema = "clicks.avsc"'
+    text = RIGHT.replace(
+        'format = "json"\nschema = "id STRING, user STRING, page STRING, ms INT, at TIMESTAMP"',
+        avro,
+    )
+    right(text.replace('keys = ["id"]', 'keys = ["any"]'))
+
+
+@pytest.mark.parametrize(
+    "start", ["earliest", "latest", "2026-11-15", "2026-11-15T08:00:00Z", '{"clicks": {"0": -2}}']
+)
+def test_places_to_start(start: str) -> None:
+    right(changed('topics = ["clicks"]', f"topics = [\"clicks\"]\nstart = '{start}'"))
+
+
+def test_missing_topics() -> None:
+    pipeline, problems = checked(RIGHT)
+    assert pipeline is not None
+    check_topics(pipeline, ["click", "users", "clicks.clean"], problems)
+    (mistake,) = problems.found
+    assert mistake.key == "source.clicks.topics[0]"
+    assert mistake.line == line_of(RIGHT, 'topics = ["clicks"]')
+    assert mistake.message == "there is no topic `clicks`"
+    assert mistake.suggestion == "did you mean `click`?"
+
+
+def test_missing_topics_of_tables_and_sinks() -> None:
+    pipeline, problems = checked(RIGHT)
+    assert pipeline is not None
+    check_topics(pipeline, ["clicks"], problems)
+    assert [each.key for each in problems.found] == ["table.users.topic", "sink.clean.topic"]
+    assert "tidemill topic create users" in problems.found[0].suggestion
+    assert "partitions = 3" in problems.found[1].suggestion
+
+
+def test_a_sink_that_says_how_many_partitions_makes_its_topic() -> None:
+    pipeline, problems = checked(changed(TO_TOPIC, TO_TOPIC + "\npartitions = 2"))
+    assert pipeline is not None
+    check_topics(pipeline, ["clicks", "users"], problems)
+    assert not problems.found
+
+
+def test_a_pattern_that_matches_nothing_yet_is_a_warning() -> None:
+    pipeline, problems = checked(changed('topics = ["clicks"]', 'pattern = "clicks-.*"'))
+    assert pipeline is not None
+    check_topics(pipeline, ["users", "clicks.clean"], problems)
+    assert [each.is_warning for each in problems.found] == [True]
+    check_topics(pipeline, ["users", "clicks.clean", "clicks-eu"], problems)
+    assert len(problems.found) == 1

@@ -1,0 +1,118 @@
+"""The queries of a pipeline, and when they can go on from a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+from tests.spark.pipeline.files import RIGHT, changed, right
+
+from tidemill.spark.pipeline import graph
+from tidemill.spark.pipeline.plan import (
+    Query,
+    dead_letter_topics,
+    fingerprint,
+    nodes_of,
+    queries,
+    why_not_continued,
+)
+
+
+def query_named(text: str, name: str) -> Query:
+    return next(each for each in queries(right(text)) if each.name == name)
+
+
+def test_every_sink_and_every_quarantine_is_a_query_with_a_group_of_its_own() -> None:
+    found = queries(right())
+    assert [(each.name, each.group) for each in found] == [
+        ("clean", "clicks.clean"),
+        ("views", "clicks.views"),
+        ("dead-letters.clicks", "clicks.dead-letters.clicks"),
+        ("dead-letters.clean", "clicks.dead-letters.clean"),
+    ]
+    assert [each.is_quarantine for each in found] == [False, False, True, True]
+
+
+def test_groups_may_begin_with_another_name() -> None:
+    text = changed('name = "clicks"', 'name = "clicks"\ngroup = "team.clicks"')
+    assert query_named(text, "views").group == "team.clicks.views"
+
+
+def test_a_query_reads_what_is_above_it_in_order() -> None:
+    pipeline = right()
+    sources, stages = nodes_of(pipeline, query_named(RIGHT, "views"))
+    assert [each.name for each in sources] == ["clicks"]
+    assert [each.name for each in stages] == ["clean", "views"]
+    sources, stages = nodes_of(pipeline, query_named(RIGHT, "dead-letters.clean"))
+    assert ([each.name for each in sources], stages) == (["clicks"], [])
+
+
+def test_stages_come_after_what_they_read_wherever_they_stand() -> None:
+    lines = RIGHT.split("[stage.views]")
+    sinks = lines[1].index("[sink.clean]")
+    text = lines[0].replace(
+        "[stage.clean]", "[stage.views]" + lines[1][:sinks] + "[stage.clean]", 1
+    )
+    assert [each.name for each in graph.order(right(text + lines[1][sinks:]))] == ["clean", "views"]
+
+
+def test_dead_letters_go_where_they_are_told() -> None:
+    assert dead_letter_topics(right()) == {"clicks.dead-letters"}
+    text = changed('that = "user IS NOT NULL"', 'that = "user IS NOT NULL"\ndead_letters = "x"')
+    assert dead_letter_topics(right(text)) == {"clicks.dead-letters", "x"}
+
+
+@pytest.mark.parametrize(
+    ("query", "old", "new", "why"),
+    [
+        ("clean", 'keys = ["id"]', 'keys = ["id", "user"]',
+         "stage.clean.dedupe was (keys id) and is (keys id, user)"),
+        ("clean", '[stage.clean.dedupe]\nkeys = ["id"]\n', "", "stage.clean.dedupe is gone"),
+        ("views", 'size = "1 minute"', 'size = "2 minutes"', "stage.views.aggregate was (by page; "
+         "windows of 1 minute over at; views = count(*)) and is (by page; windows of 2 minutes"),
+        ("views", 'views = "count(*)"', 'views = "count(*)", b = "max(ms)"', "b = max(ms)"),
+        ("views", 'topics = ["clicks"]', 'topics = ["klicks"]', "no longer reads clicks"),
+    ],
+)  # fmt: skip
+def test_changes_that_a_checkpoint_does_not_survive(
+    query: str, old: str, new: str, why: str
+) -> None:
+    before = fingerprint(right(), query_named(RIGHT, query))
+    text = changed(old, new)
+    now = fingerprint(right(text), query_named(text, query))
+    assert why in (why_not_continued(before, now) or "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('where = "ms >= 0"', 'where = "ms > 0"'),
+        ('page = "lower(page)"', 'page = "upper(page)"'),
+        ('delay = "10 minutes"', 'delay = "5 minutes"'),
+        ('that = "user IS NOT NULL"', "that = \"user > 'a'\""),
+        ('topics = ["clicks"]', 'topics = ["clicks", "more"]'),
+        ('topic = "clicks.clean"', 'topic = "clicks.other"'),
+        ('on = "user"', 'on = "lower(user)"'),
+    ],
+)
+def test_changes_that_a_checkpoint_survives(old: str, new: str) -> None:
+    text = changed(old, new)
+    for query in queries(right()):
+        before = fingerprint(right(), query)
+        assert why_not_continued(before, fingerprint(right(text), query)) is None
+
+
+def test_new_and_removed_sources() -> None:
+    second = '[source.more]\ntopics = ["more"]\ndecode = { format = "raw" }\n\n[table.users]'
+    text = changed("[table.users]", second)
+    text = text.replace('from = "clicks"', 'from = ["clicks", "more"]')
+    before = fingerprint(right(), query_named(RIGHT, "clean"))
+    now = fingerprint(right(text), query_named(text, "clean"))
+    assert why_not_continued(before, now) == "source.more is read, too"
+    assert why_not_continued(now, before) == "source.more is no longer read"
+
+
+def test_fingerprints_are_plain_json() -> None:
+    import json
+
+    for query in queries(right()):
+        found = fingerprint(right(), query)
+        assert json.loads(json.dumps(found)) == found
