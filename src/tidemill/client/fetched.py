@@ -1,8 +1,7 @@
 """Fetched bytes to batches to records. Pure functions, no I/O.
 
-`split_batches` walks the headers of an answer and marks what must not be shown: control batches
-always, batches of aborted transactions for whoever reads committed records only. `decode` checks
-and decodes one batch.
+`split_batches` walks the headers of an answer and marks what must not be shown, as `wire.visible`
+decides. `check` and `decode` are for one batch.
 """
 
 from __future__ import annotations
@@ -15,16 +14,11 @@ from tidemill.client.errors import ClientError
 from tidemill.client.settings import Deserializer
 from tidemill.errors import ErrorCode, WireError
 from tidemill.types import TopicPartition
-from tidemill.wire.batch import (
-    BatchHeader,
-    UnsupportedMagicError,
-    crc_matches,
-    iter_headers,
-)
-from tidemill.wire.control import ControlType, read_marker
+from tidemill.wire.batch import BatchHeader, UnsupportedMagicError, crc_matches
 from tidemill.wire.declare import Records
 from tidemill.wire.messages.fetch import AbortedTransaction
 from tidemill.wire.records import iter_records
+from tidemill.wire.visible import iter_visible
 
 
 class FetchedBatch(NamedTuple):
@@ -42,30 +36,12 @@ def split_batches(
     if not records:
         return []
     view = memoryview(records)
-    pending = sorted(aborted or (), key=lambda entry: entry.first_offset, reverse=True)
-    aborting: set[int] = set()
-    found = []
-    for pos, header in iter_headers(view):
-        data = view[pos : pos + header.size_bytes]
-        hidden = header.is_control
-        if committed_only:
-            while pending and pending[-1].first_offset <= header.last_offset:
-                aborting.add(pending.pop().producer_id)
-            if header.is_control:
-                _end_transaction(data, header, aborting)
-            elif header.is_transactional and header.producer_id in aborting:
-                hidden = True
-        found.append(FetchedBatch(header, data, hidden))
-    return found
-
-
-def _end_transaction(data: memoryview, header: BatchHeader, aborting: set[int]) -> None:
-    """An abort marker ends its producer's aborted transaction: what follows is a new one."""
-    if header.record_count == 0:
-        return  # The marker itself was compacted away.
-    marker = read_marker(data, 0, header)
-    if marker is not None and marker.control_type is ControlType.ABORT:
-        aborting.discard(header.producer_id)
+    return [
+        FetchedBatch(header, view[pos : pos + header.size_bytes], not is_visible)
+        for pos, header, is_visible in iter_visible(
+            view, aborted or (), committed_only=committed_only
+        )
+    ]
 
 
 def check(partition: TopicPartition, batch: FetchedBatch) -> None:

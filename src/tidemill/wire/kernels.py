@@ -1,33 +1,45 @@
-"""Columnar record decoding: where each record's parts lie, found by a compiled loop.
+"""Columnar decoding, the inner loops: where each record's parts lie, and how they become columns.
 
-`locate` takes the (decompressed) body of a batch and answers `RecordColumns`: positions and lengths
-of keys, values and headers, timestamps and offsets, one column each. Nothing is copied; who wants
-Arrow columns or a few fields takes them from the body by position.
+`locate_batches` walks the records of several (decompressed) batches in one buffer and notes, column
+by column, where keys, values and headers lie; `gather_bytes` copies one such column into the memory
+of an Arrow array. `tidemill.wire.columns` is their user, and knows numpy and Arrow.
 
 A kernel is an ordinary function under `@kernel`. It runs as plain Python until `use_numba` is
 called, which compiles every kernel (without the interpreter lock, cached on disk) from the same
 source. Importing this module imports neither numba nor numpy: a command that decodes ten records
 must not pay a second for it. `python -m tidemill.wire.kernels` fills the disk cache.
 
-Numba does not check array bounds, so kernels do: nothing is read at or beyond `end`.
+Numba does not check array bounds, so kernels do: nothing is read at or beyond `end`. Its cache
+looks at the age of one file only, so a kernel calls kernels of its own file only.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Final, NamedTuple, cast
-
-from tidemill.wire.batch import BatchHeader, InvalidRecordError, TimestampType
-from tidemill.wire.records import RECORD_BYTES_MIN, check_offsets
-
-IntColumn = MutableSequence[int]
-"""64-bit integers: a numpy array once numba is in use, an `array` before."""
+from typing import Any, Final
 
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
 _UINT32_MAX: Final = 2**32 - 1
+
+# What `locate_batches` is told of each batch: a row of numbers.
+HEAD_START: Final = 0
+HEAD_END: Final = 1
+HEAD_COUNT: Final = 2
+HEAD_BASE_OFFSET: Final = 3
+HEAD_LAST_DELTA: Final = 4
+HEAD_BASE_TIME: Final = 5
+HEAD_IS_APPEND_TIME: Final = 6
+
+# Where `locate_batches` stands, so that it can go on with empty columns.
+AT_BATCH: Final = 0
+AT_POSITION: Final = 1
+AT_RECORDS_LEFT: Final = 2
+AT_FAULT: Final = 3
+
+FAULT_RECORD: Final = 1
+FAULT_REST: Final = 2
 
 
 class Kernel:
@@ -72,15 +84,14 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
 def use_numba() -> None:
     """Compile the kernels from now on; raises ImportError where numba is not installed."""
+    from tidemill.wire import encode_kernels
+
+    assert encode_kernels  # Imported for the kernels in it.
     for each in _KERNELS:
         each.compile()
 
 
-def numba_in_use() -> bool:
-    return all(each.compiled is not None for each in _KERNELS)
-
-
-# --- kernels: only arithmetic that means the same on Python's and on 64-bit integers ------------
+# --- numbers: only arithmetic that means the same on Python's and on 64-bit integers ------------
 
 
 @kernel
@@ -119,6 +130,19 @@ def read_varlong(buf: Any, pos: int, end: int) -> tuple[int, int]:
 
 
 @kernel
+def add_delta(base: int, delta: int) -> tuple[int, bool]:
+    """Their sum, and whether it fits into 64 bits."""
+    if delta > 0 and base > _INT64_MAX - delta:
+        return 0, False
+    if delta < 0 and base < _INT64_MIN - delta:
+        return 0, False
+    return base + delta, True
+
+
+# --- where the fields lie -----------------------------------------------------------------------
+
+
+@kernel
 def skip_bytes(buf: Any, pos: int, end: int, null_allowed: bool) -> tuple[int, int, int]:
     """Start, length (-1 for null) and end of a field with a length; the end is -1 on error."""
     length, pos = read_varint(buf, pos, end)
@@ -145,24 +169,14 @@ def skip_headers(buf: Any, pos: int, end: int, count: int) -> int:
 
 
 @kernel
-def add_delta(base: int, delta: int) -> tuple[int, bool]:
-    """Their sum, and whether it fits into 64 bits."""
-    if delta > 0 and base > _INT64_MAX - delta:
-        return 0, False
-    if delta < 0 and base < _INT64_MIN - delta:
-        return 0, False
-    return base + delta, True
-
-
-@kernel
-def locate_records(
+def locate_record(
     buf: Any,
     pos: int,
     end: int,
-    count: int,
     base_offset: int,
-    last_offset_delta: int,
-    base_timestamp: int,
+    last_delta: int,
+    base_time: int,
+    is_append_time: bool,
     key_pos: Any,
     key_len: Any,
     value_pos: Any,
@@ -171,122 +185,170 @@ def locate_records(
     header_count: Any,
     timestamps: Any,
     offsets: Any,
-    at: int,
+    row: int,
 ) -> int:
-    """Fill the columns from index `at` on; returns how many records were sound (all, or fewer)."""
-    for index in range(at, at + count):
-        length, pos = read_varint(buf, pos, end)
-        if pos < 0 or length < 1 or length > end - pos:
-            return index - at
-        record_end = pos + length
-        delta, pos = read_varlong(buf, pos + 1, record_end)
-        if pos < 0:
-            return index - at
-        timestamps[index], fits = add_delta(base_timestamp, delta)
-        if not fits:
-            return index - at
-        delta, pos = read_varint(buf, pos, record_end)
-        if pos < 0 or delta < 0 or delta > last_offset_delta:
-            return index - at
-        offsets[index] = base_offset + delta
-        key_pos[index], key_len[index], pos = skip_bytes(buf, pos, record_end, True)
-        if pos < 0:
-            return index - at
-        value_pos[index], value_len[index], pos = skip_bytes(buf, pos, record_end, True)
-        if pos < 0:
-            return index - at
-        headers, pos = read_varint(buf, pos, record_end)
-        if pos < 0 or headers < 0 or headers > (record_end - pos) // 2:
-            return index - at
-        header_pos[index] = pos
-        header_count[index] = headers
-        pos = skip_headers(buf, pos, record_end, headers)
-        if pos != record_end:
-            return index - at
-    return count if pos == end else -1
+    """Note one record's parts in `row`; the position after it, or -1 if it is damaged."""
+    length, pos = read_varint(buf, pos, end)
+    if pos < 0 or length < 1 or length > end - pos:
+        return -1
+    record_end = pos + length
+    delta, pos = read_varlong(buf, pos + 1, record_end)
+    if pos < 0:
+        return -1
+    timestamp, fits = add_delta(base_time, 0 if is_append_time else delta)
+    if not fits:
+        return -1
+    timestamps[row] = timestamp
+    delta, pos = read_varint(buf, pos, record_end)
+    if pos < 0 or delta < 0 or delta > last_delta:
+        return -1
+    offsets[row] = base_offset + delta
+    key_pos[row], key_len[row], pos = skip_bytes(buf, pos, record_end, True)
+    if pos < 0:
+        return -1
+    value_pos[row], value_len[row], pos = skip_bytes(buf, pos, record_end, True)
+    if pos < 0:
+        return -1
+    headers, pos = read_varint(buf, pos, record_end)
+    if pos < 0 or headers < 0 or headers > (record_end - pos) // 2:
+        return -1
+    header_pos[row] = pos
+    header_count[row] = headers
+    pos = skip_headers(buf, pos, record_end, headers)
+    return record_end if pos == record_end else -1
 
 
-# --- the kernels' use ---------------------------------------------------------------------------
+@kernel
+def locate_batches(
+    buf: Any,
+    heads: Any,
+    at: Any,
+    first_offset: int,
+    end_offset: int,
+    key_pos: Any,
+    key_len: Any,
+    value_pos: Any,
+    value_len: Any,
+    header_pos: Any,
+    header_count: Any,
+    timestamps: Any,
+    offsets: Any,
+    row: int,
+) -> int:
+    """Fill rows from `row` on with records of [first_offset, end_offset); how many rows are full.
+
+    Begins and ends where `at` says: after the last batch, at a fault, or where the columns were
+    full. `at[AT_FAULT]` tells what is wrong with the batch `at[AT_BATCH]`.
+    """
+    batch = int(at[AT_BATCH])
+    pos = int(at[AT_POSITION])
+    left = int(at[AT_RECORDS_LEFT])
+    fault = 0
+    while batch < len(heads) and fault == 0:
+        end = int(heads[batch, HEAD_END])
+        base_offset = int(heads[batch, HEAD_BASE_OFFSET])
+        last_delta = int(heads[batch, HEAD_LAST_DELTA])
+        base_time = int(heads[batch, HEAD_BASE_TIME])
+        is_append_time = heads[batch, HEAD_IS_APPEND_TIME] != 0
+        while left > 0 and row < len(offsets):
+            after = locate_record(
+                buf,
+                pos,
+                end,
+                base_offset,
+                last_delta,
+                base_time,
+                is_append_time,
+                key_pos,
+                key_len,
+                value_pos,
+                value_len,
+                header_pos,
+                header_count,
+                timestamps,
+                offsets,
+                row,
+            )
+            if after < 0:
+                fault = FAULT_RECORD
+                break
+            pos = after
+            left -= 1
+            if first_offset <= offsets[row] < end_offset:
+                row += 1
+        if left > 0:
+            break
+        if pos != end:
+            fault = FAULT_REST
+            break
+        batch += 1
+        if batch < len(heads):
+            pos = int(heads[batch, HEAD_START])
+            left = int(heads[batch, HEAD_COUNT])
+    at[AT_BATCH] = batch
+    at[AT_POSITION] = pos
+    at[AT_RECORDS_LEFT] = left
+    at[AT_FAULT] = fault
+    return row
 
 
-class RecordColumns(NamedTuple):
-    """Positions in a body, and what a record says about itself; a length of -1 is null."""
-
-    key_pos: IntColumn
-    key_len: IntColumn
-    value_pos: IntColumn
-    value_len: IntColumn
-    header_pos: IntColumn
-    header_count: IntColumn
-    timestamps: IntColumn
-    offsets: IntColumn
-
-
-def new_columns(count: int) -> RecordColumns:
-    """Columns for `count` records, to be filled by `locate_into`."""
-    return RecordColumns(*(_new_column(count) for _ in RecordColumns._fields))
-
-
-def _new_column(count: int) -> IntColumn:
-    if numba_in_use():
-        import numpy
-
-        column: Any = numpy.zeros(count, numpy.int64)
-        return cast(IntColumn, column)
-    return array("q", bytes(8 * count))
+@kernel
+def locate_headers(
+    buf: Any,
+    header_pos: Any,
+    header_count: Any,
+    first: int,
+    last: int,
+    ends: Any,
+    name_pos: Any,
+    name_len: Any,
+    content_pos: Any,
+    content_len: Any,
+) -> int:
+    """Where the headers of rows [first, last) lie; `ends` counts them, row by row."""
+    index = int(ends[first])
+    for row in range(first, last):
+        pos = int(header_pos[row])
+        for _ in range(header_count[row]):
+            name_pos[index], name_len[index], pos = skip_bytes(buf, pos, len(buf), False)
+            content_pos[index], content_len[index], pos = skip_bytes(buf, pos, len(buf), True)
+            index += 1
+        ends[row + 1] = index
+    return index
 
 
-def locate(body: bytes, header: BatchHeader) -> RecordColumns:
-    """The records of `records_body(...)`; raises `InvalidRecordError` as `iter_records` does."""
-    if not 0 <= header.record_count <= len(body) // RECORD_BYTES_MIN:
-        raise InvalidRecordError(f"batch declares {header.record_count} records")
-    columns = new_columns(header.record_count)
-    locate_into(columns, 0, body, header)
-    return columns
+# --- copying them together ----------------------------------------------------------------------
 
 
-def locate_into(columns: RecordColumns, at: int, body: bytes, header: BatchHeader) -> None:
-    """As `locate`, but into the middle of columns that several batches share."""
-    count = header.record_count
-    if count < 0 or at < 0 or at + count > len(columns.offsets):
-        raise InvalidRecordError(f"{count} records do not fit into the columns at {at}")
-    check_offsets(header)
-    buf: Any = memoryview(body).toreadonly()
-    if numba_in_use():
-        import numpy
-
-        buf = numpy.frombuffer(buf, numpy.uint8)
-    found = locate_records(
-        buf,
-        0,
-        len(body),
-        count,
-        header.base_offset,
-        header.last_offset_delta,
-        header.base_timestamp,
-        *columns,
-        at,
-    )
-    if found < 0:
-        raise InvalidRecordError("record batch has bytes after its last record")
-    if found != count:
-        raise InvalidRecordError(f"record {found} of {count} is damaged")
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        _fill(columns.timestamps, at, count, header.max_timestamp)
-
-
-def _fill(column: Any, at: int, count: int, value: int) -> None:
-    filled = value if numba_in_use() else array("q", [value]) * count
-    column[at : at + count] = filled
-
-
-def warm() -> None:
-    """Compile every kernel for the types it is used with, and so fill numba's disk cache."""
-    use_numba()
-    body = bytes((0x0C, 0, 0, 0, 1, 1, 0))  # One record: all null.
-    header = BatchHeader(0, 49 + len(body), 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
-    locate(body, header)
+@kernel
+def gather_bytes(
+    buf: Any,
+    pos: Any,
+    length: Any,
+    first: int,
+    last: int,
+    ends: Any,
+    validity: Any,
+    out: Any,
+) -> int:
+    """Copy the fields of rows [first, last) behind `ends[first]`; returns how many are null."""
+    nulls = 0
+    at = int(ends[first])
+    for row in range(first, last):
+        size = int(length[row])
+        if size < 0:
+            validity[row >> 3] = int(validity[row >> 3]) & (0xFF - (1 << (row & 7)))
+            nulls += 1
+        else:
+            start = int(pos[row])
+            out[at : at + size] = buf[start : start + size]
+            at += size
+        ends[row + 1] = at
+    return nulls
 
 
 if __name__ == "__main__":
+    # This file runs as `__main__` here: what has to be compiled are the kernels that others import.
+    from tidemill.wire.columns import warm
+
     warm()

@@ -14,7 +14,7 @@ nothing may be left over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from tidemill.errors import ErrorCode
 from tidemill.wire.batch import (
@@ -324,19 +324,41 @@ def _encode_headers(headers: Headers) -> bytes:
 class BatchBuilder:
     """Collects records and builds a batch of them, as often as the producer has to send it."""
 
-    __slots__ = ("_base_timestamp", "_built", "_last_delta", "_max_timestamp", "_parts", "_size")
+    __slots__ = (
+        "_base_timestamp",
+        "_built",
+        "_last_delta",
+        "_max_timestamp",
+        "_more",
+        "_parts",
+        "_size",
+    )
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = []  # A prefix and a body for each record.
+        self._more = 0  # Records beyond that: a body that was encoded elsewhere has several.
         self._size = HEADER_BYTES
         self._last_delta = -1
         self._base_timestamp = -1
         self._max_timestamp = -1
         self._built: tuple[Codec, int | None, bytes] | None = None
 
+    @classmethod
+    def of_encoded(
+        cls, body: bytes, record_count: int, *, base_timestamp: int, max_timestamp: int
+    ) -> Self:
+        """A builder with records that were encoded elsewhere, their offset deltas from 0 on."""
+        builder = cls()
+        builder._parts = [b"", body]
+        builder._more = record_count - 1
+        builder._size += len(body)
+        builder._last_delta = record_count - 1
+        builder._base_timestamp, builder._max_timestamp = base_timestamp, max_timestamp
+        return builder
+
     @property
     def record_count(self) -> int:
-        return len(self._parts) // 2
+        return self._more + len(self._parts) // 2
 
     @property
     def size_bytes(self) -> int:
