@@ -1,17 +1,14 @@
 """Runs Apache Kafka 4.3.1 beside Tidemill: the reference that tests and benchmarks compare with.
 
 Start reading at `ApacheKafka` (one KRaft node as a context manager) and `run_kafka_tool` (Kafka's
-own Java commands). Both stand on `kafka_jars`, which finds Kafka's jars: the folder that
-`TIDEMILL_KAFKA_JARS` names, else a cache folder that Maven fills once. A machine without Java,
-Maven or a Maven repository gets `None` and a reason in `unavailable_reason`, never a download loop.
+own Java commands). Both stand on `kafka_jars`, which finds Kafka's jars (`jars.py`): where they
+cannot be had it is `None`, and `unavailable_reason` says why.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
-import logging
 import os
 import shutil
 import signal
@@ -27,13 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import platformdirs
+from tests.reference.jars import JarSet, JarsUnavailableError, locked
 
 from tidemill.testing.process import free_port
 
 KAFKA_VERSION: Final = "4.3.1"
-JARS_VARIABLE: Final = "TIDEMILL_KAFKA_JARS"
-DOWNLOAD_TIMEOUT_S: Final = 600
 READY_TIMEOUT_S: Final = 90
 STOP_TIMEOUT_S: Final = 20
 TOOL_TIMEOUT_S: Final = 90
@@ -57,36 +52,18 @@ TOOLS: Final[Mapping[str, str]] = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
 }
 
-_POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tidemill.reference</groupId>
-  <artifactId>kafka-jars</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-tools</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-simple</artifactId>
-      <version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-
-logger = logging.getLogger(__name__)
-
-
-class KafkaUnavailableError(RuntimeError):
-    """Apache Kafka cannot run on this machine; the message says what is missing."""
+_JARS: Final = JarSet(
+    name="kafka",
+    version=KAFKA_VERSION,
+    variable="TIDEMILL_KAFKA_JARS",
+    first_jar=f"kafka_2.13-{KAFKA_VERSION}.jar",
+    artifacts=(
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
+    transitive=True,
+)
 
 
 # --- the jars -------------------------------------------------------------------------------------
@@ -106,68 +83,8 @@ def unavailable_reason() -> str:
 
 @functools.cache
 def _find_jars() -> Path | str:
-    """The jars' folder, or the reason why there is none; asked once per process."""
-    try:
-        return _require_jars()
-    except KafkaUnavailableError as problem:
-        logger.warning("Apache Kafka %s is not available: %s", KAFKA_VERSION, problem)
-        return str(problem)
-
-
-def _require_jars() -> Path:
-    if shutil.which("java") is None:
-        raise KafkaUnavailableError("no `java` on the PATH; Kafka needs Java 17 or newer")
-    named = os.environ.get(JARS_VARIABLE)
-    if named:
-        if not any(Path(named).glob(f"kafka_2.13-{KAFKA_VERSION}.jar")):
-            raise KafkaUnavailableError(
-                f"{JARS_VARIABLE}={named} holds no kafka_2.13-{KAFKA_VERSION}.jar"
-            )
-        return Path(named)
-    cache = Path(platformdirs.user_cache_dir("tidemill")) / f"kafka-{KAFKA_VERSION}"
-    if not cache.is_dir():
-        _download_jars(cache)
-    return cache
-
-
-def _download_jars(target: Path) -> None:
-    """Fill `target` by Maven: one process at a time, and the folder appears whole or not at all."""
-    if shutil.which("mvn") is None:
-        raise KafkaUnavailableError(
-            f"no `mvn` on the PATH; install Maven, or let {JARS_VARIABLE} name a folder of the jars"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        _locked(target.parent / f"{target.name}.lock"),
-        tempfile.TemporaryDirectory(dir=target.parent, prefix="kafka-download-") as work_dir,
-    ):
-        if target.is_dir():  # another process finished while this one waited for the lock
-            return
-        work = Path(work_dir)
-        (work / "pom.xml").write_text(_POM)
-        _run_maven(work)
-        os.rename(work / "jars", target)
-
-
-def _run_maven(work: Path) -> None:
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={work}/jars"]
-    try:
-        done = subprocess.run(
-            command, cwd=work, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise KafkaUnavailableError(f"Maven did not finish in {DOWNLOAD_TIMEOUT_S} s") from None
-    if done.returncode != 0:
-        last_lines = " | ".join((done.stdout + done.stderr).strip().splitlines()[-3:])
-        raise KafkaUnavailableError(f"Maven could not fetch Kafka's jars: {last_lines}")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes for the length of the block."""
-    with open(path, "w") as lock_file:
-        fcntl.flock(lock_file, fcntl.LOCK_EX)
-        yield
+    """Asked once per process."""
+    return _JARS.find()
 
 
 # --- Kafka's own commands -------------------------------------------------------------------------
@@ -192,7 +109,7 @@ def java_command(
     """The command line that runs one of Kafka's classes."""
     jars = kafka_jars()
     if jars is None:
-        raise KafkaUnavailableError(unavailable_reason())
+        raise JarsUnavailableError(unavailable_reason())
     return ["java", *java_options, *_QUIET, "-cp", f"{jars}/*", main_class, *args]
 
 
@@ -415,14 +332,14 @@ def shared_kafka(run_dir: Path) -> Iterator[SharedKafka]:
     under the lock.
     """
     lock, state = run_dir / "apache-kafka.lock", run_dir / "apache-kafka.json"
-    with _locked(lock):
+    with locked(lock):
         facts = json.loads(state.read_text()) if state.exists() else _start_shared(run_dir)
         facts["users"] += 1
         state.write_text(json.dumps(facts))
     try:
         yield SharedKafka(facts["bootstrap"], facts["pid"], Path(facts["data_dir"]))
     finally:
-        with _locked(lock):
+        with locked(lock):
             facts = json.loads(state.read_text())
             facts["users"] -= 1
             state.write_text(json.dumps(facts))

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.reference import kafka as reference
 from tests.reference.kafka import ApacheKafka, SharedKafka, run_kafka_tool, shared_kafka
 
 
@@ -31,9 +30,3 @@ def test_a_node_leaves_nothing_behind(apache_kafka: SharedKafka) -> None:
     assert not directory.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def test_missing_jars_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(reference.JARS_VARIABLE, str(tmp_path))
-    with pytest.raises(reference.KafkaUnavailableError, match=r"holds no kafka_2\.13-4\.3\.1\.jar"):
-        reference._require_jars()
