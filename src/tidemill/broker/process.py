@@ -1,19 +1,13 @@
-"""The process around a broker: its parent, its file limit, its event loop, its garbage
-collector."""
+"""The process around a broker: its file limit, its event loop, its garbage collector."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
-import os
 import resource
-import signal
-import sys
 from collections.abc import Callable
 
 _GC_THRESHOLD = 50_000
-_PR_SET_PDEATHSIG = 1
 
 
 def raise_file_limit() -> None:
@@ -46,20 +40,3 @@ def calm_garbage_collector() -> None:
 
 def half_of_file_limit() -> int:
     return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-
-
-def stopping_with_parent() -> Callable[[], None] | None:
-    """For `preexec_fn`: the system stops the child cleanly when the thread that started it is gone,
-    however it went."""
-    if not sys.platform.startswith("linux"):
-        return None
-    # Loaded before the fork: in the child nothing but the call itself is safe.
-    prctl = ctypes.CDLL(None).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemill.broker.process import stopping_with_parent
+from tidemill.children import stopping_with_parent
 from tidemill.cli.exits import CommandError
 from tidemill.cli.fleet import Fleet, Member
 

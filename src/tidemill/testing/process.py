@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from tidemill.broker.process import stopping_with_parent
+from tidemill.children import stopping_with_parent
 from tidemill.testing.running import OwnProcess
 
 # Below the range from which systems take ports for outgoing connections: a client that keeps

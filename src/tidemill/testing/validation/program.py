@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidemill.broker.process import stopping_with_parent
+from tidemill.children import stopping_with_parent
 from tidemill.client import ClientError, Consumer
 from tidemill.clock import SystemClock
 from tidemill.errors import TidemillError
