@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TextIO
 
 from tidemill.broker.status import FILE_NAME as STATUS_NAME
@@ -31,6 +30,7 @@ from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.fleet import Fleet, Member
 from tidemill.cli.launch import Launched
 from tidemill.cli.render import plural
+from tidemill.cli.signals import how_it_ended, stop_signals
 from tidemill.clock import SystemClock
 from tidemill.store.sqlite_writer import WriteLockWatch
 from tidemill.store.url import SqliteUrl, parse_store_url
@@ -58,7 +58,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until the last broker is gone, or until SIGTERM or SIGINT; the exit status."""
-        with _sole_supervisor(self._fleet), self._signals():
+        with _sole_supervisor(self._fleet), stop_signals(self._stop):
             with fleets.changing(self._fleet.home):
                 fleets.save(self._fleet)
             try:
@@ -149,7 +149,9 @@ class Supervisor:
             status = child.process.poll()
             if status is not None:
                 del self._children[directory]
-                self._report(child.member, child.process.pid, _how(status), died=status != 0)
+                self._report(
+                    child.member, child.process.pid, how_it_ended(status), died=status != 0
+                )
 
     def _look_around(self) -> None:
         """Notice the brokers that others started, and those of them that are gone."""
@@ -212,20 +214,8 @@ class Supervisor:
         sys.stderr.write((json.dumps({"event": text}) if self._fmt == "json" else text) + "\n")
         sys.stderr.flush()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def stop(number: int, frame: FrameType | None) -> None:
-            self._told_to_stop = True
-
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` says: stay
-            numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, stop) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop(self) -> None:
+        self._told_to_stop = True
 
 
 def _write_lock(fleet: Fleet) -> WriteLockWatch | None:
@@ -233,14 +223,6 @@ def _write_lock(fleet: Fleet) -> WriteLockWatch | None:
     store = fleet.settings_of(fleet.members[0]).get(fleets.STORE_KEY)
     url = None if store is None else parse_store_url(store)
     return WriteLockWatch(url.path, SystemClock()) if isinstance(url, SqliteUrl) else None
-
-
-def _how(status: int) -> str:
-    if status == 0:
-        return "stopped"
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
 
 
 @contextmanager
