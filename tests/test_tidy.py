@@ -32,6 +32,7 @@ TOUCHES_THE_MACHINE = (
     "client/blocking_twin.py",
     "config/sources.py",
     "config/reference.py",
+    "spark/cluster.py",
     "cli/",
     "testing/",
 )
