@@ -27,7 +27,7 @@ from tidemill.client.settings import ProducerSettings
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
 from tidemill.wire.batch import HEADER_BYTES
-from tidemill.wire.records import RECORD_OVERHEAD_BYTES_MAX
+from tidemill.wire.records import RECORD_OVERHEAD_BYTES_MAX, BatchBuilder
 
 _HEADER_OVERHEAD_BYTES = 10
 
@@ -260,6 +260,23 @@ class Accumulator:
             batch.due = True
             self._on_ready(queue)
 
+    def add_encoded(self, topic: str, partition: int, encoded: BatchBuilder) -> Delivery:
+        """Queue a whole batch of a known topic; its delivery is that of its last record."""
+        route = self._route(topic)
+        if partition >= len(route.queues):
+            self.update_routes()
+        queue = self._choose(route, topic, partition, None, None, encoded.size_bytes)
+        if queue.open is not None:
+            self._close(queue, queue.open)
+        queue.opened += 1
+        batch = Batch(queue.partition, self._clock.monotonic_ms(), (queue.opened,), encoded)
+        queue.batches.append(batch)
+        self.used_bytes += batch.size_bytes
+        self._unfinished[batch] = None
+        self._on_new(queue, batch)
+        self._on_ready(queue)
+        return Delivery(batch, batch.record_count - 1, encoded.max_timestamp)
+
     # --- topics that are not known yet -----------------------------------------------------------
 
     def _hold(
@@ -273,10 +290,7 @@ class Accumulator:
         size: int,
         urgent: bool,
     ) -> Delivery:
-        route = self._routes.get(topic)
-        if route is None:
-            route = _Route(StickyChoice(self._cluster.random, self._batch_bytes))
-            self._routes[topic] = route
+        route = self._route(topic)
         held = Held()
         held.urgent = urgent
         route.held.append(_HeldRecord(held, partition, timestamp_ms, key, value, headers, size))
@@ -285,6 +299,13 @@ class Accumulator:
         if route.waiting is None:
             route.waiting = self._loop.create_task(self._wait_for_topic(topic, route))
         return Delivery(None, 0, timestamp_ms, held)
+
+    def _route(self, topic: str) -> _Route:
+        route = self._routes.get(topic)
+        if route is None:
+            route = _Route(StickyChoice(self._cluster.random, self._batch_bytes))
+            self._routes[topic] = route
+        return route
 
     async def _wait_for_topic(self, topic: str, route: _Route) -> None:
         try:

@@ -49,15 +49,20 @@ class Batch:
     )
 
     def __init__(
-        self, partition: TopicPartition, born_ms: int, order: tuple[int, ...] = ()
+        self,
+        partition: TopicPartition,
+        born_ms: int,
+        order: tuple[int, ...] = (),
+        encoded: BatchBuilder | None = None,
     ) -> None:
+        """A batch to be filled, or `encoded`, one that is complete."""
         self.partition = partition
         self.order = order
         self.born_ms = born_ms
-        self.builder: BatchBuilder | None = BatchBuilder()
-        self.size_bytes = 0
-        self.record_count = 0
-        self.closed = False
+        self.builder: BatchBuilder | None = encoded or BatchBuilder()
+        self.size_bytes = 0 if encoded is None else encoded.size_bytes
+        self.record_count = 0 if encoded is None else encoded.record_count
+        self.closed = encoded is not None
         self.compressed = False
         self.due = False
         self.attempts = 0

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -90,13 +91,17 @@ class Client(Generic[C]):
             raise ClosedError("this client is not running; use it inside `with`")
         return self._twin
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop's thread and wait for it."""
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop's thread; the caller waits for it later."""
         loop = self._loop
         if loop is None:
             work.close()
             raise ClosedError("this client is not running; use it inside `with`")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        return asyncio.run_coroutine_threadsafe(work, loop)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop's thread and wait for it."""
+        future = self._submit(work)
         try:
             return future.result()
         except BaseException:

@@ -147,6 +147,21 @@ class OffsetResetError(ClientError):
     """A position is outside the log and `auto.offset.reset` says to report it."""
 
 
+class OffsetsLost(ClientError):  # noqa: N818 - it says what happened
+    """Records that were to be read are gone: the log starts after the first of them."""
+
+    def __init__(self, topic: str, partition: int, start: int, earliest: int) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{topic}-{partition} has no offset {start} any more: its log starts at {earliest}",
+            hint="retention deleted the records before they were read; read on from there",
+        )
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.earliest = earliest
+
+
 class LogTruncatedError(ClientError):
     """Records that were read already are gone from the log: an unclean election cut it."""
 

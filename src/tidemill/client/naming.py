@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from tidemill.client.accumulator import PartitionQueue
 from tidemill.client.cluster import Cluster
@@ -14,13 +15,33 @@ from tidemill.client.settings import INT32_MAX
 from tidemill.wire.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
 
+class IdentitySource(Protocol):
+    """Where a producer's id and epoch come from; raises `ClientError` where they cannot be had."""
+
+    async def __call__(self, cluster: Cluster) -> tuple[int, int]: ...
+
+
+async def new_identity(cluster: Cluster) -> tuple[int, int]:
+    """An id that nobody had before, for a producer without transactions."""
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=INT32_MAX)
+    answer: InitProducerIdResponse = await cluster.call_any(request)
+    if answer.error_code:
+        raise failure_of("the request for a producer id", answer.error_code)
+    return answer.producer_id, answer.producer_epoch
+
+
 class Naming:
     """The producer's `identity`, asked for when the first queue needs it."""
 
     def __init__(
-        self, cluster: Cluster, outcomes: Outcomes, ready: Callable[[PartitionQueue], None]
+        self,
+        cluster: Cluster,
+        outcomes: Outcomes,
+        ready: Callable[[PartitionQueue], None],
+        source: IdentitySource,
     ) -> None:
         self.identity = Identity()
+        self._source = source
         self._cluster = cluster
         self._outcomes = outcomes
         self._ready = ready
@@ -42,14 +63,10 @@ class Naming:
     async def _ask(self) -> None:
         """Get a producer id, however often that must be asked; a refusal fails what waits."""
         failures = 0
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=INT32_MAX)
         try:
             while not self.identity.known:
                 try:
-                    answer: InitProducerIdResponse = await self._cluster.call_any(request)
-                    if answer.error_code:
-                        raise failure_of("the request for a producer id", answer.error_code)
-                    self.identity.assign(answer.producer_id, answer.producer_epoch)
+                    self.identity.assign(*await self._source(self._cluster))
                 except ClientError as error:
                     if not error.retriable:
                         self._refuse_all(error)

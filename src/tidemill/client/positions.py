@@ -33,6 +33,7 @@ class PartitionState:
         "error",
         "fetch_epoch",
         "fetch_offset",
+        "fetch_until",
         "former_topic_ids",
         "generation",
         "high_watermark",
@@ -60,6 +61,8 @@ class PartitionState:
         self.position_epoch = -1
         """The leader epoch of the record before the position, as far as that was seen."""
         self.fetch_offset = -1
+        self.fetch_until: int | None = None
+        """Where to stop asking for more; what comes from there on is not wanted."""
         self.fetch_epoch = -1
         self.checked_epoch = -1
         self.generation = 0
@@ -175,6 +178,7 @@ class PartitionState:
             and not self.stalled
             and self.error is None
             and self.buffered_bytes < ahead_bytes
+            and (self.fetch_until is None or self.fetch_offset < self.fetch_until)
         )
 
     def add(self, batches: list[FetchedBatch]) -> int:

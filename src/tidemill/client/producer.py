@@ -30,6 +30,7 @@ from tidemill.client.interceptors import (
     run_on_delivery,
     run_on_send,
 )
+from tidemill.client.naming import IdentitySource, new_identity
 from tidemill.client.producer_types import Headers, HeadersInput, RecordMetadata, as_headers
 from tidemill.client.sender import Sender
 from tidemill.client.sequences import WINDOW_BATCHES
@@ -80,6 +81,7 @@ class Producer:
             self._interceptors or self.settings.key_serializer or self.settings.value_serializer
         )
         self._executor = executor
+        self._identity_source: IdentitySource = new_identity
         self._own_executor: ThreadExecutor | None = None
         self._unseen: deque[Batch] = deque(maxlen=UNSEEN_FAILURES_MAX)
         self._sender: Sender | None = None
@@ -96,7 +98,9 @@ class Producer:
             executor = self._own_executor = ThreadExecutor(
                 loop.call_soon_threadsafe, threads=COMPRESSION_THREADS, name="tidemill-compress"
             )
-        self._sender = Sender(self.settings, self._cluster, executor, self._unseen.append)
+        self._sender = Sender(
+            self.settings, self._cluster, executor, self._unseen.append, self._identity_source
+        )
         self._accumulator = Accumulator(
             self.settings, self._cluster, self._sender.ready, self._sender.outcomes.watch
         )

@@ -22,7 +22,7 @@ from tidemill.client.batches import Batch
 from tidemill.client.cluster import MAIN, Cluster
 from tidemill.client.connection import STUCK_MS, Connection
 from tidemill.client.errors import ClientError, UnreachableError
-from tidemill.client.naming import Naming
+from tidemill.client.naming import IdentitySource, Naming
 from tidemill.client.outcomes import Outcomes
 from tidemill.client.produce_requests import Packed, Packer, Sent
 from tidemill.client.settings import ProducerSettings
@@ -61,13 +61,14 @@ class Sender:
         cluster: Cluster,
         executor: Executor,
         on_failure: Callable[[Batch], None],
+        identity_source: IdentitySource,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._clock = cluster.clock
         self._packer = Packer(settings, cluster, executor)
         self.outcomes = Outcomes(settings, cluster, self.ready, on_failure)
-        self._naming = Naming(cluster, self.outcomes, self.ready)
+        self._naming = Naming(cluster, self.outcomes, self.ready, identity_source)
         self._idempotent = settings.enable_idempotence
         self._in_flight_max = settings.max_in_flight_requests_per_connection
         # Without numbers a repeated batch could overtake: then only one may be on its way.
