@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidemill.wire.kernels import kernel
+from tidemill.wire.kernels import IS_COMPILED, kernel
 
 _57_BITS: Final = 2**57 - 1
 _32_BITS: Final = 2**32 - 1
@@ -59,10 +59,15 @@ def field_bytes(length: int) -> int:
 def write_field(out: Any, pos: int, data: Any, start: int, length: int) -> int:
     """Write a field with its length; the position after it."""
     pos = write_varint(out, pos, length)
-    if length > 0:
-        out[pos : pos + length] = data[start : start + length]
-        pos += length
-    return pos
+    if length <= 0:
+        return pos
+    to, of = out[pos : pos + length], data[start : start + length]
+    if IS_COMPILED:  # See `kernels.copy_bytes`.
+        for index in range(length):
+            to[index] = of[index]
+    else:
+        to[:] = of
+    return pos + length
 
 
 @kernel

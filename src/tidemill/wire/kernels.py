@@ -42,6 +42,10 @@ FAULT_RECORD: Final = 1
 FAULT_REST: Final = 2
 
 
+IS_COMPILED: Final = False
+"""True in the eyes of a compiled kernel; what it decides costs nothing there."""
+
+
 class Kernel:
     """A function that runs as it stands, or compiled once `use_numba` was called."""
 
@@ -60,7 +64,8 @@ class Kernel:
 
             names = self.function.__globals__
             called = {name: k.compile() for name, k in names.items() if self._calls(name, k)}
-            bound = FunctionType(self.function.__code__, {**names, **called})
+            known = {**names, **called, "IS_COMPILED": True}
+            bound = FunctionType(self.function.__code__, known)
             bound.__qualname__ = self.function.__qualname__
             self.compiled = numba.njit(nogil=True, cache=True)(bound)
         return self.compiled
@@ -321,6 +326,17 @@ def locate_headers(
 
 
 @kernel
+def copy_bytes(out: Any, at: int, buf: Any, start: int, size: int) -> None:
+    """Copy `size` bytes; compiled, a loop takes a tenth of the time that a slice takes."""
+    to, of = out[at : at + size], buf[start : start + size]
+    if IS_COMPILED:
+        for index in range(size):
+            to[index] = of[index]
+    else:
+        to[:] = of
+
+
+@kernel
 def gather_bytes(
     buf: Any,
     pos: Any,
@@ -340,8 +356,7 @@ def gather_bytes(
             validity[row >> 3] = int(validity[row >> 3]) & (0xFF - (1 << (row & 7)))
             nulls += 1
         else:
-            start = int(pos[row])
-            out[at : at + size] = buf[start : start + size]
+            copy_bytes(out, at, buf, int(pos[row]), size)
             at += size
         ends[row + 1] = at
     return nulls
