@@ -33,6 +33,7 @@ TOUCHES_THE_MACHINE = (
     "config/sources.py",
     "config/reference.py",
     "spark/cluster.py",
+    "ship/disk.py",
     "cli/",
     "testing/",
 )

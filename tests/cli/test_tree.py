@@ -19,7 +19,7 @@ LEAVES = list(docs.leaves())
 IDS = [" ".join(leaf.words[1:]) for leaf in LEAVES]
 
 EXPECTED = """
-    up status produce consume doctor demo validate
+    up status produce consume ship doctor demo validate
     broker start|stop
     cluster info|health|brokers|elect
     cluster reassign plan|execute|rebalance|verify|cancel|list

@@ -255,18 +255,18 @@ async def _send(
                 try:
                     producer.send_soon(sent.topic, **record)
                 except BufferFullError:
-                    await _saying_why(producer, producer.wait_for_room())
+                    await saying_why(producer, producer.wait_for_room())
                     producer.send_soon(sent.topic, **record)
                 sent.add(record)
             if show is not None:
                 show.advance(sum(map(len, messages)) + len(messages))
-        await _saying_why(producer, producer.flush())
+        await saying_why(producer, producer.flush())
     finally:
         if show is not None:
             show.__exit__(None, None, None)
 
 
-async def _saying_why(producer: Producer, waited_for: Coroutine[Any, Any, None]) -> None:
+async def saying_why(producer: Producer, waited_for: Coroutine[Any, Any, None]) -> None:
     """Wait, and every few seconds say what for: a silent command looks like one that hangs."""
     task = asyncio.ensure_future(waited_for)
     try:

@@ -24,6 +24,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     (TOPICS, "topic", "topic:app", "List, create, describe, change and delete topics."),
     (TOPICS, "produce", "produce:app", "Write records to a topic from stdin or a file."),
     (TOPICS, "consume", "consume:app", "Read records of a topic."),
+    (TOPICS, "ship", "ship:app", "Follow log files and send their lines to a topic."),
     (TOPICS, "group", "group:app", "List, describe, move and delete consumer groups."),
     (CLUSTER, "cluster", "cluster:app", "Health, brokers, leaders, and moving partitions."),
     (SETTINGS, "config", "config:app", "Get, set, explain and check settings."),
