@@ -145,6 +145,15 @@ def test_a_new_controller_puts_right_what_happened_before_it() -> None:
     assert take_stock(applied(image, take_stock(image, policy(2))), policy(2)) == []
 
 
+def test_an_election_that_brings_the_last_target_in_sync_ends_the_move() -> None:
+    """Rule C8: nobody will propose another change, so it would stay half moved for good."""
+    moving = partition([3, 4], leader=4, isr=[4], elr=[3], removing=[4])
+    image = cluster([3], [moving])
+    after = only(take_stock(image, policy(2)))
+    assert (after.leader, after.replicas, after.isr, after.removing) == (3, (3,), (3,), ())
+    assert after.recovery is LeaderRecovery.RECOVERED
+
+
 def test_a_lower_minimum_forgets_the_eligible() -> None:
     """Rule F2: one in sync commits alone from now on."""
     state = partition([1, 2], [1], elr=[2])
