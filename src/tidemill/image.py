@@ -89,6 +89,10 @@ class BrokerImage:
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
+def _down(broker_id: BrokerId) -> BrokerImage:
+    return BrokerImage(broker_id, BrokerEpoch(-1), endpoints=(), fenced=True)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
     """One partition's replicas and who leads them.
@@ -200,10 +204,24 @@ class ClusterImage:
         """The brokers that clients may be told of, in the order of their ids."""
         return [self.brokers[key] for key in sorted(self.brokers) if self.brokers[key].alive]
 
+    def members(self) -> Mapping[BrokerId, BrokerImage]:
+        """The brokers there are: those registered, and those that are down but hold replicas."""
+        hosts = {
+            broker_id
+            for topic in self.topics.values()
+            for partition in topic.partitions
+            for broker_id in partition.replicas
+        }
+        down = {host: _down(host) for host in hosts if host not in self.brokers}
+        return {**self.brokers, **down} if down else self.brokers
+
     @property
     def staying_count(self) -> int:
-        """How many brokers are registered and not about to leave: what new topics can count on."""
-        return sum(not broker.in_controlled_shutdown for broker in self.brokers.values())
+        """How many brokers there are that are not about to leave: what new topics can count on.
+
+        One that is down comes back: a topic made meanwhile is to have its replica there.
+        """
+        return sum(not broker.in_controlled_shutdown for broker in self.members().values())
 
 
 EMPTY_IMAGE = ClusterImage()

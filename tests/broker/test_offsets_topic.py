@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.controller.helpers import broker_config
+from tests.controller.helpers import broker_config, create, topic
 from tests.controller.wires import Wires
+from tests.store.helpers import until
 
 from tidemill.broker.offsets_topic import OffsetsTopic
 from tidemill.config import BrokerConfig
@@ -55,6 +56,20 @@ async def test_a_small_cluster_has_as_many_replicas_as_brokers(
     await wires.start(2, config=config)
     await ensure(one, OffsetsTopic(one, config))
     assert one.image.topics[NAME].replication_factor == 2
+
+
+async def test_a_broker_that_is_down_gets_its_replica_all_the_same(wires: Wires) -> None:
+    """Born while one of three is down, with two replicas, it would keep two for good."""
+    config = config_of()
+    one, *_ = [await wires.start(number, config=config) for number in (1, 2, 3)]
+    await create(one, topic("t", 1, 3))
+    wires.kill(3)
+    await until(lambda: one.image.broker(3) is None)
+    await ensure(one, OffsetsTopic(one, config))
+    for partition in one.image.topics[NAME].partitions:
+        assert set(partition.replicas) == {1, 2, 3}
+        assert set(partition.isr) == {1, 2}
+        assert partition.replicas[-1] == 3
 
 
 async def test_on_an_ensemble_it_waits_for_as_many_brokers_as_it_has_replicas(

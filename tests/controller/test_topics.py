@@ -13,9 +13,16 @@ import pytest
 from tests.controller.helpers import Cluster, create, outcome, topic
 
 from tidemill.controller import Controller
-from tidemill.controller.topics import TopicDefaults, plan_creations
+from tidemill.controller.topics import CreatePlan, TopicDefaults, plan_creations
 from tidemill.errors import ErrorCode
-from tidemill.image import EMPTY_IMAGE, BrokerImage, with_broker
+from tidemill.image import (
+    EMPTY_IMAGE,
+    BrokerImage,
+    ClusterImage,
+    with_broker,
+    with_topic,
+    without_broker,
+)
 from tidemill.types import BrokerEpoch, BrokerId
 from tidemill.wire.messages.topics import (
     CreatableTopic,
@@ -142,6 +149,34 @@ def test_an_assignment_is_kept_as_given_and_the_first_alive_leads() -> None:
     first, second = plan.topic.partitions
     assert (first.replicas, first.isr, first.leader) == ((2, 3, 1), (3, 1), 3)
     assert (second.replicas, second.isr, second.leader) == ((1, 2, 3), (1, 3), 1)
+
+
+def test_a_broker_that_is_down_is_counted_on_only_where_the_others_are_too_few() -> None:
+    """It holds replicas, so it will be back; Kafka places on fenced brokers likewise."""
+    image = EMPTY_IMAGE
+    for number in (1, 2, 3):
+        image = with_broker(image, BrokerImage(BrokerId(number), BrokerEpoch(1), (), rack="r"))
+    defaults = TopicDefaults(1, 1, 1)
+
+    def created(image: ClusterImage, name: str, factor: int) -> CreatePlan:
+        request = [topic(name, 6, factor)]
+        [plan] = plan_creations(image, request, defaults, lambda configs: None, Random(1))
+        return plan
+
+    everywhere = created(image, "before", 3).topic
+    assert everywhere is not None
+    image = without_broker(with_topic(image, everywhere), BrokerId(3))
+    assert image.staying_count == 3
+    two, three = created(image, "two", 2).topic, created(image, "three", 3).topic
+    assert two is not None
+    assert three is not None
+    assert {frozenset(each.replicas) for each in two.partitions} == {frozenset({1, 2})}
+    for each in three.partitions:
+        assert (set(each.replicas), set(each.isr)) == ({1, 2, 3}, {1, 2})
+        assert each.leader == each.replicas[0] != 3
+    refused = created(image, "four", 4).error
+    assert refused is not None
+    assert refused.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 async def test_a_manual_assignment_stands_alone(controller: Controller) -> None:

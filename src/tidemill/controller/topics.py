@@ -16,7 +16,14 @@ from tidemill.controller import tree
 from tidemill.controller.names import check_topic_name, unified
 from tidemill.controller.placement import place
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.image import INTERNAL_TOPICS, ClusterImage, PartitionImage, TopicImage, frozen
+from tidemill.image import (
+    INTERNAL_TOPICS,
+    BrokerImage,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    frozen,
+)
 from tidemill.types import (
     ZERO_TOPIC_ID,
     BrokerId,
@@ -189,12 +196,18 @@ def _place(
     image: ClusterImage, partitions: int, replication_factor: int, random: Random
 ) -> list[Assignment]:
     try:
-        return place(image.brokers.values(), partitions, replication_factor, random)
+        return place(_hosts(image, replication_factor), partitions, replication_factor, random)
     except ApiError as error:
         raise ApiError(
             error.code,
             f"Unable to replicate the partition {replication_factor} time(s): {error.message}",
         ) from None
+
+
+def _hosts(image: ClusterImage, replication_factor: int) -> Iterable[BrokerImage]:
+    """The brokers that may hold the replicas: those that are down only where the others are few."""
+    is_short = replication_factor > len(image.brokers)
+    return (image.members() if is_short else image.brokers).values()
 
 
 def _manual_assignment(image: ClusterImage, request: CreatableTopic) -> list[Assignment]:
@@ -277,7 +290,8 @@ def replicas_problem(
 
 
 def _alive(image: ClusterImage, replicas: Iterable[BrokerId]) -> Assignment:
-    return tuple(broker for broker in replicas if image.brokers[broker].alive)
+    known = (image.brokers.get(broker_id) for broker_id in replicas)
+    return tuple(broker.broker_id for broker in known if broker is not None and broker.alive)
 
 
 def new_partitions(
@@ -350,7 +364,7 @@ def _grow(
         raise _too_many_partitions()
     factor = topic.replication_factor
     if request.assignments is None:
-        replicas = place(image.brokers.values(), additional, factor, random)
+        replicas = place(_hosts(image, factor), additional, factor, random)
     else:
         replicas = [
             _checked_replicas(image, assignment.broker_ids, factor, index)
