@@ -178,6 +178,8 @@ def overload(cluster: Cluster, rate: float, *, scale: float) -> Iterator[Figure]
         flood.check()
         taken = _rate(flood.lines)
     yield "1.3 B: taken, times B", taken / rate
+    # Each system's B is its own: what was taken is compared in bytes.
+    yield "1.3 B: taken, MB/s per broker", taken / MB / BROKERS
     yield "1.3 B: furthest behind, MB", behind / MB
     yield "1.3 B: partitions out of sync", float(shrunk)
     with start("paced", bytes_per_s=RELIEF * rate, **options):
