@@ -21,11 +21,17 @@ from tidemill.wire.frame import (
     decode_request_header,
     decode_response,
     encode_request,
+    encode_request_parts,
     encode_response,
 )
 from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidemill.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tidemill.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from tidemill.wire.primitives import write_varint
 
 CLIENT_IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=40)
@@ -158,3 +164,14 @@ def test_a_client_id_must_be_true() -> None:
         decode_request_header(struct.pack(">hhih", 3, 1, 5, 2) + b"\xff\xfe")
     with pytest.raises(WireError, match="at most 32767"):
         encode_request(3, 1, 5, "x" * 40_000, MetadataRequest(topics=[]))
+
+
+def test_a_request_passes_large_records_through_uncopied() -> None:
+    records = bytes(100_000)
+    topic = TopicProduceData(
+        name="t", partition_data=[PartitionProduceData(index=0, records=records)]
+    )
+    request = ProduceRequest(acks=1, timeout_ms=5, topic_data=[topic])
+    parts = encode_request_parts(ApiKey.PRODUCE, 9, 1, "me", request)
+    assert any(part is records for part in parts)
+    assert b"".join(parts) == encode_request(ApiKey.PRODUCE, 9, 1, "me", request)

@@ -13,7 +13,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -25,8 +25,8 @@ from tidemill.clock import Clock
 from tidemill.errors import ErrorCode, WireError
 from tidemill.wire.apis import APIS, ApiKey
 from tidemill.wire.codec import decode
-from tidemill.wire.declare import Message
-from tidemill.wire.frame import decode_response, encode_request
+from tidemill.wire.declare import Message, Records
+from tidemill.wire.frame import decode_response, encode_request_parts
 from tidemill.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 SOFTWARE_NAME = "tidemill"
@@ -35,6 +35,9 @@ IN_FLIGHT_MAX = 1_000
 
 STUCK_MS = 1_000
 """A broker that leaves a request unanswered for longer is asked nothing that others can answer."""
+
+WRITE_APART_BYTES_MIN = 64 * 1024
+"""Records of this size and more are handed to the socket without being copied into a frame."""
 
 _SIZE = struct.Struct(">i")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
@@ -211,8 +214,11 @@ class Connection(asyncio.BufferedProtocol):
             raise UnreachableError(f"the connection to {self.address} takes no more requests")
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        frame = encode_request(api_key, version, correlation_id, self._settings.client_id, message)
-        self._transport.write(frame)
+        parts = encode_request_parts(
+            api_key, version, correlation_id, self._settings.client_id, message
+        )
+        for piece in _in_few(parts):
+            self._transport.write(piece)
         self.last_used_ms = self._clock.monotonic_ms()
         return correlation_id
 
@@ -327,6 +333,21 @@ class Connection(asyncio.BufferedProtocol):
         answer = await self._write(request, ApiKey.API_VERSIONS, version, None)
         assert isinstance(answer, ApiVersionsResponse)
         return answer
+
+
+def _in_few(parts: list[Records]) -> Iterator[Records]:
+    """Large parts as they are; what is between them joined, for a write costs more than a copy."""
+    small: list[Records] = []
+    for part in parts:
+        if len(part) < WRITE_APART_BYTES_MIN:
+            small.append(part)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield part
+    if small:
+        yield b"".join(small)
 
 
 def _is_unsupported(frame: memoryview) -> bool:

@@ -82,15 +82,23 @@ def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
     """A whole request, size included."""
+    return b"".join(encode_request_parts(api_key, version, correlation_id, client_id, message))
+
+
+def encode_request_parts(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Records]:
+    """The same in pieces; large records are in there uncopied."""
     name = b"" if client_id is None else client_id.encode()
     name_bytes = -1 if client_id is None else len(name)
     if name_bytes > STRING_BYTES_MAX:
         raise WireError(f"a client id of {name_bytes} bytes: at most {STRING_BYTES_MAX} fit")
     tags = b"\0" if version >= _REQUEST_FLEXIBLE_FROM[api_key] else b""
-    body = encode_parts(message, version)
-    size = _REQUEST_HEAD.size + len(name) + len(tags) + sum(map(len, body))
+    parts = encode_parts(message, version)
+    size = _REQUEST_HEAD.size + len(name) + len(tags) + sum(map(len, parts))
     head = _SIZED_REQUEST_HEAD.pack(size, api_key, version, correlation_id, name_bytes)
-    return b"".join((head, name, tags, *body))
+    parts[0] = b"".join((head, name, tags, parts[0]))
+    return parts
 
 
 def encode_response(

@@ -354,6 +354,7 @@ class BatchBuilder:
         builder._size += len(body)
         builder._last_delta = record_count - 1
         builder._base_timestamp, builder._max_timestamp = base_timestamp, max_timestamp
+        builder._built = (Codec.NONE, None, body)
         return builder
 
     @property
