@@ -25,7 +25,7 @@ from tidemill.wire.batch import (
     TimestampType,
     crc_matches,
 )
-from tidemill.wire.column_encoder import encode_columns, partition_of_keys
+from tidemill.wire.column_encoder import encode_columns, partition_of_keys, rows_by_partition
 from tidemill.wire.compression import Codec, decompress
 from tidemill.wire.kernels import (
     AT_BATCH,
@@ -67,6 +67,7 @@ PIECE_BYTES: Final = 4 * 1024 * 1024
 JOIN_BYTES: Final = 32 * 1024
 """Batches smaller than this are copied together: calling a kernel for each would cost more."""
 
+INT32_MAX: Final = 2**31 - 1
 BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
 """What a batch may grow to when it is decompressed, unless the caller says otherwise."""
 
@@ -164,7 +165,7 @@ def _open_batch(header: BatchHeader, batch: Buffer, limit_bytes: int) -> _Body:
     try:
         codec = header.codec
         if codec is not Codec.NONE:
-            data = decompress(codec, data, limit_bytes=limit_bytes)
+            data = decompress(codec, data, limit_bytes=min(limit_bytes, INT32_MAX))
         check_offsets(header)
     except WireError as error:
         raise InvalidRecordError(f"the batch at offset {header.base_offset}: {error}") from error
@@ -277,12 +278,13 @@ class _Rows:
         self._with_headers = with_headers
         self._parts: list[tuple[Any, int, int]] = []
         """The buffer that rows [first, last) lie in."""
-        columns = numpy.empty((8, capacity), numpy.int64)
-        self._columns = tuple(columns)
-        self._key = (columns[0], columns[1])
-        self._value = (columns[2], columns[3])
-        self._header_pos, self._header_count = columns[4], columns[5]
-        self._timestamps, self._offsets = columns[6], columns[7]
+        # No body has 2 GiB, so 32 bits are enough for a place in it; more would leave the cache.
+        places = numpy.empty((6, capacity), numpy.int32)
+        self._timestamps, self._offsets = numpy.empty((2, capacity), numpy.int64)
+        self._columns = (*places, self._timestamps, self._offsets)
+        self._key = (places[0], places[1])
+        self._value = (places[2], places[3])
+        self._header_pos, self._header_count = places[4], places[5]
 
     @property
     def is_full(self) -> bool:
@@ -319,7 +321,7 @@ class _Rows:
         import pyarrow
 
         total = int(self._header_count[: self.count].sum())
-        name_pos, name_len, content_pos, content_len = numpy.empty((4, total), numpy.int64)
+        name_pos, name_len, content_pos, content_len = numpy.empty((4, total), numpy.int32)
         ends = numpy.zeros(self.count + 1, numpy.int32)
         parts: list[tuple[Any, int, int]] = []
         for buf, first, last in self._parts:
@@ -388,6 +390,6 @@ def warm() -> None:
     some = pyarrow.array([b"key", None], pyarrow.binary())
     kind = pyarrow.list_(pyarrow.struct({"key": pyarrow.string(), "value": pyarrow.binary()}))
     headers = pyarrow.array([[("name", b"content")], []], kind)
-    partition_of_keys(some, 2)
+    list(rows_by_partition(partition_of_keys(some[:1], 2), 2))
     for batch in encode_columns(some, some, headers, None, codec=Codec.NONE, batch_bytes_max=1024):
         decode_columns(batch, first_offset=0, end_offset=2, headers=True, check_crcs=True)
