@@ -270,6 +270,20 @@ def test_an_inode_used_again_is_another_file(log: Path) -> None:
     assert Tail(log, known=[reused]).lines() == ["another", "file"]
 
 
+def test_a_file_is_known_again_when_its_device_has_another_number(log: Path) -> None:
+    """As after a restart of the machine: nothing but the number has changed."""
+    append(log, "one")
+    tail = Tail(log)
+    tail.lines()
+    (known,) = tail.follower.bookmarks
+    tail.follower.close()
+    append(log, "two")
+    elsewhere = known.identity._replace(device=known.identity.device + 1)
+    again = Tail(log, known=[replace(known, identity=elsewhere)])
+    assert again.lines() == ["two"]
+    assert again.said == []
+
+
 def test_a_file_that_is_gone_is_told(log: Path) -> None:
     append(log, "one")
     tail = Tail(log)

@@ -14,7 +14,7 @@ A file is known by its identity and by the bytes before the position reached in 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from random import Random
@@ -227,6 +227,8 @@ class Follower:
         names = self._names()
         for identity, followed in self._followed.items():
             _note_name(followed, names.get(identity, []), now_ms)
+        if first:
+            self._know_again(names)
         for identity in names.keys() & self._remembered.keys():
             self._resume(self._remembered[identity], names[identity])
         if first:
@@ -259,6 +261,20 @@ class Follower:
             self._follow(bookmark, file, paths)
         elif file is not None:
             file.close()  # It changed hands just now: the next look knows more.
+
+    def _know_again(self, names: Mapping[Identity, list[str]]) -> None:
+        """Files whose device has another number since the machine was started."""
+        by_inode = {identity.inode: bookmark for identity, bookmark in self._remembered.items()}
+        for identity, paths in names.items():
+            bookmark = by_inode.get(identity.inode)
+            if bookmark is None or identity in self._remembered or not bookmark.position:
+                continue
+            file = self._open(paths[0])
+            if file is not None:
+                if file.identity == identity and _continues(file, bookmark):
+                    self._remembered.pop(bookmark.identity, None)
+                    self._remembered[identity] = replace(bookmark, identity=identity)
+                file.close()
 
     def _look_for_truncations(self) -> None:
         """Before a file is taken for a new one: it may be the copy of one that starts over."""
