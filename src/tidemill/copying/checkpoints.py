@@ -1,0 +1,97 @@
+"""What a copier remembers, and what can be concluded from it.
+
+A checkpoint says: everything before these offsets of the source is in the target, before those
+offsets. It is written after the records are acknowledged, so the target may hold more than the last
+one says: `Already` finds out what, and no record is copied twice. Old checkpoints are kept for a
+while: with them the position of a group in the source becomes one in the target (`translate`).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemill.client.consumer_types import ConsumerRecord
+
+Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The `number`th of a copy; offsets by partition."""
+
+    number: int
+    source: Mapping[int, int]
+    target: Mapping[int, int]
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {"number": self.number, "source": self.source, "target": self.target}
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        """`ValueError` if these bytes are no checkpoint."""
+        try:
+            found = json.loads(data)
+            source, target = found["source"], found["target"]
+            return cls(
+                int(found["number"]),
+                {int(index): int(offset) for index, offset in source.items()},
+                {int(index): int(offset) for index, offset in target.items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no checkpoint: {data[:80]!r}") from error
+
+
+def content_of(record: ConsumerRecord) -> Content:
+    """What a copy has in common with its original."""
+    return (record.timestamp_ms, record.key, record.value, record.headers)
+
+
+class Already:
+    """The records that the target holds after the last checkpoint.
+
+    Only records that were in the source when the copy resumed can be among them, so beyond the
+    source's ends of that moment nothing is ever taken for copied.
+    """
+
+    def __init__(
+        self, tails: Mapping[int, Iterable[Content]], source_ends: Mapping[int, int]
+    ) -> None:
+        self._tails = {partition: Counter(tail) for partition, tail in tails.items()}
+        self._source_ends = source_ends
+        self.count = sum(tail.total() for tail in self._tails.values())
+
+    def has(self, record: ConsumerRecord, target_partition: int) -> bool:
+        """Whether this record is there; each copy accounts for one original."""
+        if not self.count or record.offset >= self._source_ends.get(record.partition, 0):
+            return False
+        tail = self._tails.get(target_partition)
+        content = content_of(record)
+        if not tail or not tail[content]:
+            return False
+        tail[content] -= 1
+        self.count -= 1
+        return True
+
+
+def translate(checkpoints: Sequence[Checkpoint], partition: int, offset: int) -> int | None:
+    """Where a reader who is about to read `offset` of the source goes on in a mirrored partition.
+
+    Never later than the copy of that record, so nothing is skipped; exact where the source has no
+    gaps between two checkpoints. None while the copy has not come that far.
+    """
+    at_least = 0
+    for checkpoint in checkpoints:
+        if partition not in checkpoint.source:
+            continue
+        source, target = checkpoint.source[partition], checkpoint.target[partition]
+        if source >= offset:
+            return max(at_least, target - (source - offset))
+        at_least = target
+    return None
