@@ -17,6 +17,7 @@ from tidemill.client.errors import ClientError
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
 from tidemill.wire.apis import ApiKey
+from tidemill.wire.batch import write_crc
 from tidemill.wire.records import Record, build_batch
 
 TP = TopicPartition("t", 0)
@@ -124,8 +125,6 @@ async def test_a_record_that_makes_no_sense_is_reported(brokers: list[ScriptedBr
     records = [Record(n, 1000, None, b"%d" % n) for n in range(10)]
     batch = bytearray(build_batch(records))
     batch[61] ^= 0x40  # The first record's length.
-    from tidemill.wire.batch import write_crc
-
     write_crc(batch, 0, len(batch))
     brokers[0].partitions[TP].append(bytes(batch))
     with pytest.raises(ClientError, match="record 0 of 10 in the batch at offset 10 is damaged"):
@@ -155,3 +154,16 @@ async def test_records_lost_while_they_are_read_are_reported(
     broker.partitions[TP].log_start = 30
     seen, lost = await looking
     assert (seen, lost.start, lost.earliest) == (20, 20, 30)
+
+
+async def test_a_topic_that_is_not_there_is_waited_for_and_then_named(
+    brokers: list[ScriptedBroker],
+) -> None:
+    def look() -> None:
+        settings = {**QUICK, "default.api.timeout.ms": "100"}
+        with ColumnarReader(brokers[0].bootstrap, settings=settings) as reader:
+            next(reader.read("missing", 0, 0, 1))
+
+    with pytest.raises(ClientError) as missing:
+        await asyncio.to_thread(look)
+    assert missing.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -109,11 +109,12 @@ class RangeConsumer(Consumer):
 
     def _nothing_came(self, state: PartitionState, position: int) -> ClientError:
         reason = self._cluster.view.errors.get(self._place.topic)
+        if reason is not None:
+            return reason  # The topic is not there, or not ours to read.
         known = "" if state.high_watermark is None else f", its end was {state.high_watermark}"
         return RequestTimeoutError(
             f"nothing came of {self._place} from offset {position} on"
             f" in default.api.timeout.ms={self.settings.default_api_timeout_ms}{known}"
-            + (f": {reason.message}" if reason is not None else "")
         )
 
 
