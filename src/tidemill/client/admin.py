@@ -364,19 +364,27 @@ class Admin:
         return admin_brokers.cluster(await cluster.call_any(request))
 
     async def describe_log_dirs(
-        self, broker_ids: Iterable[int] | None = None
+        self,
+        broker_ids: Iterable[int] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """The log directories of the named brokers, or of all, and what is in them."""
+        """The log directories of the named brokers, or of all, and which partitions are in them.
+
+        With `partitions` only these are looked at, which is cheap where there are thousands.
+        """
         cluster = self._running()
         if broker_ids is None:
             await cluster.fetch_metadata([])
         ids = list(cluster.view.nodes if broker_ids is None else dict.fromkeys(broker_ids))
-        asked = [self._log_dirs(broker_id) for broker_id in ids]
+        request = admin_brokers.log_dirs_request(partitions)
+        asked = [self._log_dirs(broker_id, request) for broker_id in ids]
         return Results(zip(ids, await asyncio.gather(*asked), strict=True))
 
-    async def _log_dirs(self, broker_id: int) -> dict[str, LogDirDescription] | ClientError:
+    async def _log_dirs(
+        self, broker_id: int, request: DescribeLogDirsRequest
+    ) -> dict[str, LogDirDescription] | ClientError:
         try:
-            answer = await self._ask(broker_id, DescribeLogDirsRequest(topics=None))
+            answer = await self._ask(broker_id, request)
             return admin_brokers.log_dirs(answer)
         except ClientError as error:
             return error

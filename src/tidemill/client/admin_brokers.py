@@ -21,7 +21,12 @@ from tidemill.types import TopicPartition
 from tidemill.wire.apis import APIS, ApiKey
 from tidemill.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tidemill.wire.messages.cluster import DescribeClusterResponse
-from tidemill.wire.messages.log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
+from tidemill.wire.messages.log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
 from tidemill.wire.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -54,6 +59,16 @@ def from_view(view: ClusterView) -> ClusterDescription:
 
 def _by_id(brokers: Iterable[BrokerDescription]) -> tuple[BrokerDescription, ...]:
     return tuple(sorted(brokers, key=lambda broker: broker.broker_id))
+
+
+def log_dirs_request(partitions: Iterable[TopicPartition] | None) -> DescribeLogDirsRequest:
+    if partitions is None:
+        return DescribeLogDirsRequest(topics=None)
+    topics: dict[str, DescribableLogDirTopic] = {}
+    for name, index in partitions:
+        topic = topics.setdefault(name, DescribableLogDirTopic(topic=name, partitions=[]))
+        topic.partitions.append(index)
+    return DescribeLogDirsRequest(topics=list(topics.values()))
 
 
 def log_dirs(answer: DescribeLogDirsResponse) -> dict[str, LogDirDescription]:
