@@ -1,0 +1,79 @@
+"""A Spark session with the settings that topics want.
+
+    from tidemill.spark.session import session
+
+    spark = session("clicks")
+    spark.read.format("tidemill").option("subscribe", "clicks")...
+
+A session of your own works as well: give it `recommended_conf()`, and set `PYSPARK_PYTHON` to the
+interpreter that has Tidemill installed, or Spark's workers take whatever `python3` is on the path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+
+_LOCAL = re.compile(r"local(\[.*\])?")
+
+
+def recommended_conf(master: str = DEFAULT_MASTER) -> dict[str, str]:
+    """What makes a difference, and why; whoever knows better overrides it."""
+    conf = {
+        # Spark measures a batch for Python after every row, which is quadratic where an array (such
+        # as `headers`) is null. Without the limit in bytes, the one in records holds: 10,000 rows.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        # Times reach Python sinks labelled with this zone, and table formats want UTC.
+        "spark.sql.session.timeZone": "UTC",
+        # A third less latency per batch than the default on local disks; renames are as atomic.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing."
+            "FileSystemBasedCheckpointFileManager"
+        ),
+        # State that outgrows the memory goes to disk.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if _LOCAL.fullmatch(master):
+        # Everything is in this process: 200 tiny shuffle partitions only cost, and so do names.
+        conf |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(_cores(master)),
+        }
+    return conf
+
+
+def session(
+    name: str = "tidemill",
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session with the recommended settings, `conf` on top; workers run this interpreter."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    target = master or DEFAULT_MASTER
+    builder = SparkSession.builder.appName(name).master(target)
+    for key, value in {**recommended_conf(target), **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _cores(master: str) -> int:
+    given = re.search(r"\[(\d+)", master)
+    if given:
+        return int(given[1])
+    return (os.cpu_count() or 1) if "*" in master else 1
