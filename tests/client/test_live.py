@@ -412,3 +412,21 @@ def _write_transactions(bootstrap: str, topic: str) -> None:
             transactional.commit_transaction()
         else:
             transactional.abort_transaction()
+
+
+async def test_a_partition_that_is_new_to_us(bootstrap: str, topic: str) -> None:
+    """Its position is given, so nobody looks it up: the fetcher itself has to ask who leads it."""
+    await create(bootstrap, topic)
+    async with Consumer(bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+        async with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+            await producer.send(topic, b"old", partition=0)
+            assert [record.value for record in await consumer.poll(timeout_ms=10_000)] == [b"old"]
+            (await admin.create_partitions({topic: NewPartitions(2)})).raise_first()
+            await eventually(lambda: _partition_count(admin, topic), 2)
+        async with Producer(bootstrap) as producer:
+            await producer.send(topic, b"new", partition=1)
+        consumer.assign([TopicPartition(topic, 1)])
+        consumer.seek(TopicPartition(topic, 1), 0)
+        assert [record.value for record in await consumer.poll(timeout_ms=10_000)] == [b"new"]

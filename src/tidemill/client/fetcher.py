@@ -140,6 +140,7 @@ class Fetcher:
             self._follow_topic(state)
             info = self._cluster.view.leader(*state.partition)
             if info is None:
+                self._cluster.refresh_soon()  # It is new to us, or between two leaders.
                 continue
             node_id = info.leader
             if state.read_from is not None and state.read_from in self._cluster.view.nodes:
