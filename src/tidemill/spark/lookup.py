@@ -16,7 +16,6 @@ from tidemill.client.admin_types import ListedOffset, OffsetSpec, Results, Topic
 from tidemill.client.blocking import Admin
 from tidemill.client.errors import ClientError
 from tidemill.client.group_offsets import OffsetAndMetadata
-from tidemill.client.settings import AdminSettings, is_known
 from tidemill.clock import Clock, SystemClock
 from tidemill.errors import ErrorCode
 from tidemill.spark.connecting import started
@@ -80,9 +79,6 @@ class BrokerLookup:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
-        self._settings = {
-            name: value for name, value in options.client.items() if is_known(AdminSettings, name)
-        }
         self._clock = clock or SystemClock()
         self._pause = pause
         self._running: Admin | None = None
@@ -132,7 +128,7 @@ class BrokerLookup:
         """The connection, from the first question on."""
         if self._running is None:
             self._running = started(
-                lambda: Admin(self._options.bootstrap, **self._settings),
+                lambda: Admin(self._options.bootstrap, **self._options.common_settings),
                 self._options.api_timeout_ms,
                 clock=self._clock,
                 pause=self._pause,
@@ -143,8 +139,11 @@ class BrokerLookup:
         subscription = self._options.subscription
         if isinstance(subscription, SubscribePattern):
             matches = re.compile(subscription.pattern).fullmatch
-            listed = self._admin().list_topics()
-            return self._described([each.name for each in listed if matches(each.name)])
+            # Whoever reads its own dead letters refuses them again, without end.
+            letters = self._options.columns.dead_letter_topic
+            return self._described(
+                [name for name in self.names() if matches(name) and name != letters]
+            )
         if isinstance(subscription, Assign):
             found = self._described(subscription.partitions)
             return {

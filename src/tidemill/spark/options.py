@@ -20,6 +20,7 @@ from tidemill.client.settings import (
     is_known,
     parse,
 )
+from tidemill.spark.formats import FormatError, FormatOptions, format_options
 from tidemill.spark.offsets import EARLIEST, LATEST, Offsets
 from tidemill.spark.option_values import Given, OptionError
 
@@ -93,7 +94,7 @@ Subscription = Assign | Subscribe | SubscribePattern
 _OWNED_BY_SOURCE: Final[Mapping[str, str]] = {
     "auto.offset.reset": "is decided by `startingOffsets`; what is missing, by `failOnDataLoss`",
     "key.deserializer": "keys are always binary; decode them with DataFrame functions",
-    "value.deserializer": "values are always binary; decode them with DataFrame functions",
+    "value.deserializer": "values are binary; decode them with `valueFormat` or in the query",
     "enable.auto.commit": "Spark keeps the offsets; `commitOffsets` = GROUP shows them to others",
     "interceptor.classes": "the source runs no interceptors",
 }
@@ -105,6 +106,14 @@ _OWNED_BY_SINK: Final[Mapping[str, str]] = {
     "partitioner.class": "give the partition as a column `partition`, or let the key decide",
 }
 
+_VALUE_OPTIONS: Final = (
+    "valueFormat",
+    "valueSchema",
+    "valueMessage",
+    "valueSubject",
+    "schema.registry.url",
+    "schema.registry.basic.auth.user.info",
+)
 SOURCE_OPTIONS: Final = (
     "kafka.bootstrap.servers",
     "assign",
@@ -130,6 +139,8 @@ SOURCE_OPTIONS: Final = (
     "fetchOffset.retryIntervalMs",
     "partition.metadata.cache.ttl.ms",
     "commitOffsets",
+    *_VALUE_OPTIONS,
+    "deadLetterTopic",
 )
 SINK_OPTIONS: Final = (
     "kafka.bootstrap.servers",
@@ -147,11 +158,14 @@ class ColumnOptions:
     """What the rows look like; a query's schema depends on nothing else."""
 
     include_headers: bool = False
+    value: FormatOptions | None = None
+    dead_letter_topic: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ColumnOptions:
         """Only these, whatever else was given: Spark asks for a schema before all else."""
-        return _columns(Given(options, SOURCE_OPTIONS))
+        given = Given(options, SOURCE_OPTIONS)
+        return _columns(given, given.names("subscribe") or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +197,14 @@ class SourceOptions:
         return self.client.get("isolation.level", "read_uncommitted").lower()
 
     @property
+    def common_settings(self) -> dict[str, str]:
+        """Of the client's settings those that every kind of client has."""
+        return {name: text for name, text in self.client.items() if is_known(CommonSettings, name)}
+
+    @property
     def api_timeout_ms(self) -> int:
         """How long any question to the brokers may take, connecting included."""
-        return parse(CommonSettings, _common(self.client)).default_api_timeout_ms
+        return parse(CommonSettings, self.common_settings).default_api_timeout_ms
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -202,10 +221,12 @@ class SourceOptions:
             raise OptionError(
                 "minOffsetsPerTrigger", str(least), f"is more than `maxOffsetsPerTrigger` = {most}"
             )
+        subscription = _subscription(given)
+        topics = subscription.topics if isinstance(subscription, Subscribe) else ()
         found = cls(
             bootstrap=bootstrap,
             client=client,
-            subscription=_subscription(given),
+            subscription=subscription,
             starting=_starting(given, streaming=streaming),
             starting_without_match=given.choice(
                 "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
@@ -217,7 +238,7 @@ class SourceOptions:
             max_trigger_delay_ms=_or(given.duration_ms("maxTriggerDelay"), MAX_TRIGGER_DELAY_MS),
             min_partitions=given.count("minPartitions"),
             max_records_per_partition=given.count("maxRecordsPerPartition"),
-            columns=_columns(given),
+            columns=_columns(given, topics),
             fetch_retries=_or(given.count("fetchOffset.numRetries", low=0), FETCH_RETRIES),
             fetch_retry_interval_ms=_or(
                 given.duration_ms("fetchOffset.retryIntervalMs"), FETCH_RETRY_INTERVAL_MS
@@ -392,12 +413,22 @@ def _commit_group(given: Given, *, streaming: bool) -> str | None:
     return group
 
 
-def _columns(given: Given) -> ColumnOptions:
-    return ColumnOptions(include_headers=given.flag("includeHeaders", False))
-
-
-def _common(settings: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in settings.items() if is_known(CommonSettings, name)}
+def _columns(given: Given, topics: tuple[str, ...]) -> ColumnOptions:
+    said = {name: text for name in _VALUE_OPTIONS if (text := given.text(name)) is not None}
+    letters = given.text("deadLetterTopic")
+    if "valueFormat" not in said and (said or letters):
+        raise OptionError("valueFormat", None, "is missing: json, avro or protobuf")
+    if letters in topics:
+        raise OptionError("deadLetterTopic", letters, "is read by the same query, without end")
+    try:
+        value = format_options(said, topics=topics)
+    except FormatError as error:
+        raise OptionError("valueFormat", said.get("valueFormat"), str(error)) from None
+    return ColumnOptions(
+        include_headers=given.flag("includeHeaders", False),
+        value=value,
+        dead_letter_topic=letters,
+    )
 
 
 def _or(value: int | None, default: int) -> int:
