@@ -22,7 +22,7 @@ from tidemill.spark.formats.framing import Header, all_bad, framing_of
 from tidemill.spark.formats.model import FormatError, UnreadableError
 from tidemill.spark.formats.registry import Registered, SchemaNotFoundError
 from tidemill.spark.formats.schemas import registered_schema, registry_of, written_schema_id
-from tidemill.spark.formats.sift import decode_rows
+from tidemill.spark.formats.sift import Complaint, decode_rows
 
 WRITERS_MAX = 1_000
 # What fastavro raises for bytes that are not a value of the schema.
@@ -132,11 +132,11 @@ class AvroReader:
             return self._flat.columns(values, self._numbers)
         return column_of([self._row(each) for each in values.to_pylist()], self._numbers)
 
-    def complaint(self, value: bytes) -> str | None:
+    def complaint(self, value: bytes) -> Complaint | None:
         try:
             self._row(value)
         except BAD_BYTES as error:
-            return _cause(error)
+            return Complaint(_cause(error))
         return None
 
     def _row(self, value: bytes) -> Any:

@@ -147,6 +147,7 @@ def read_rows(buf: Any, offsets: Any, steps: Any, numbers: Any, lengths: Any, va
 def copy_parts(buf: Any, starts: Any, ends: Any, out: Any) -> None:
     """Lay parts of a buffer end to end; `ends` says where each begins and ends in `out`."""
     for row in range(len(starts)):
-        source = int(starts[row]) - int(ends[row])
-        for at in range(ends[row], ends[row + 1]):
-            out[at] = buf[source + at]
+        first = int(ends[row])
+        last = int(ends[row + 1])
+        start = int(starts[row])
+        out[first:last] = buf[start : start + last - first]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import decimal
+import re
 from types import GenericAlias
 from typing import Annotated, Any, Required, TypedDict
 
@@ -37,12 +38,13 @@ from tidemill.spark.formats.arrays import (
 from tidemill.spark.formats.framing import Header, framing_of
 from tidemill.spark.formats.model import FormatError, UnreadableError
 from tidemill.spark.formats.schemas import json_type, written_schema_id
-from tidemill.spark.formats.sift import PieceReader, decode_rows
+from tidemill.spark.formats.sift import Complaint, PieceReader, decode_rows
 
 SPACES = " \t\r\n"
 # ISO 8601 may leave out the zone, which then is UTC, and may have more digits than Spark keeps.
 ZONE = r"(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 LOST_DIGITS = r"(\.\d{6})\d+"
+NUMBERS_OF_OURS = re.compile(rb"NaN|Inf")
 INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 
@@ -110,15 +112,20 @@ class _Reader:
         self._type = mapped(declared)
         self._carrier = mapped(declared, carrier)
         self._decimals = contains(declared, pa.types.is_decimal)
+        self._ascii = not contains(declared, has_names_beyond_ascii)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
             plain_type(mapped(declared, carrier, keep_required=True))
         )
 
-    def complaint(self, value: bytes) -> str | None:
+    def complaint(self, value: bytes) -> Complaint | None:
         try:
             self._decoder.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return str(error)
+        except RecursionError as error:
+            return Complaint(str(error), certain=False)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            # msgspec knows no NaN and no Infinity, which are numbers here, and misses some names.
+            certain = self._ascii and not NUMBERS_OF_OURS.search(value)
+            return Complaint(str(error), certain)
         return None
 
     def read(self, values: pa.BinaryArray) -> pa.StructArray:
@@ -170,7 +177,7 @@ class PlainReader(_Reader):
 
     def __init__(self, declared: pa.StructType) -> None:
         # msgspec 0.22 misses some names outside ASCII, such as "\x80": rather none than nulls.
-        if contains(declared, lambda kind: any(not each.isascii() for each in _names(kind))):
+        if contains(declared, has_names_beyond_ascii):
             raise FormatError("a JSON schema with a MAP can have ASCII names only")
         super().__init__(declared)
 
@@ -179,8 +186,8 @@ class PlainReader(_Reader):
         return column_of(rows, self._carrier)
 
 
-def _names(kind: pa.DataType) -> list[str]:
-    return [each.name for each in kind] if pa.types.is_struct(kind) else []
+def has_names_beyond_ascii(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and not all(each.name.isascii() for each in kind)
 
 
 def _objects(values: pa.BinaryArray) -> pa.StringArray:

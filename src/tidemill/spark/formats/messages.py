@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from tidemill.spark.formats.ddl import TIMESTAMP, list_of
 from tidemill.spark.formats.descriptors import MessageType
 from tidemill.spark.formats.model import FieldBudget, FormatError, Limits, UnreadableError
+from tidemill.spark.formats.sift import Complaint
 
 INSTANT = "google.protobuf.Timestamp"
 UINT64 = pa.decimal128(20, 0)
@@ -95,12 +96,14 @@ class MessageReader:
         except (DecodeError, ValueError, OverflowError, pa.ArrowException) as error:
             raise UnreadableError(self._cause(error)) from error
 
-    def complaint(self, value: bytes) -> str | None:
+    def complaint(self, value: bytes) -> Complaint | None:
         try:
             message = self._message.make.FromString(value)
         except (DecodeError, ValueError) as error:
-            return self._cause(error)
-        return None if message.IsInitialized() else self._cause(ValueError(_lacks(message)))
+            return Complaint(self._cause(error))
+        if message.IsInitialized():
+            return None
+        return Complaint(self._cause(ValueError(_lacks(message))))
 
     def _cause(self, error: BaseException) -> str:
         return f"no {self._message.descriptor.full_name}: {error}"

@@ -3,13 +3,14 @@
 A reader is tried on the whole piece first, which is how nearly all pieces end. Where it fails, a
 plain decoder says which rows look bad; those are tried one by one, the others together, in halves
 where they fail again. So the reader alone decides about every row, and a row's fate does not depend
-on its neighbours: the plain decoder only saves attempts.
+on its neighbours: the plain decoder only saves attempts, where it is known to refuse nothing that
+the reader takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,14 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Numbers of rows."""
 
 
+class Complaint(NamedTuple):
+    """What a plain decoder says against a value, worded for people."""
+
+    cause: str
+    certain: bool = True
+    """Whether the reader is known to refuse the value, too; else it has to be tried."""
+
+
 class PieceReader(Protocol):
     """One way from values, none of which is null, to structs."""
 
@@ -29,9 +38,8 @@ class PieceReader(Protocol):
         """As many structs as values; raises UnreadableError where one cannot be decoded."""
         ...
 
-    def complaint(self, value: bytes) -> str | None:
-        """What a plain decoder says against a value: a cause worded for people, and a hint which
-        rows to try alone. None where it has nothing to say."""
+    def complaint(self, value: bytes) -> Complaint | None:
+        """What a plain decoder says against a value, None where it has nothing to say."""
         ...
 
 
@@ -108,24 +116,24 @@ def _pieces(
         rows = rows[fitting:]
 
 
-def _sift(
-    piece: pa.BinaryArray,
-    rows: Rows,
-    reader: PieceReader,
-    found: Found,
-) -> None:
+def _sift(piece: pa.BinaryArray, rows: Rows, reader: PieceReader, found: Found) -> None:
     complaints = [reader.complaint(value) for value in piece.to_pylist()]
-    suspected = np.array([each is not None for each in complaints], dtype=bool)
-    for at in np.flatnonzero(suspected):
-        _halve(piece, rows, np.array([at]), complaints, reader, found)
-    _halve(piece, rows, np.flatnonzero(~suspected), complaints, reader, found)
+    silent: list[int] = []
+    for at, complaint in enumerate(complaints):
+        if complaint is None:
+            silent.append(at)
+        elif complaint.certain:
+            found.bad[int(rows[at])] = complaint.cause
+        else:
+            _halve(piece, rows, np.array([at]), complaints, reader, found)
+    _halve(piece, rows, np.array(silent, np.int64), complaints, reader, found)
 
 
 def _halve(
     piece: pa.BinaryArray,
     rows: Rows,
     places: Rows,
-    complaints: list[str | None],
+    complaints: list[Complaint | None],
     reader: PieceReader,
     found: Found,
 ) -> None:
@@ -136,8 +144,8 @@ def _halve(
         found.good(rows[places], reader.read(piece.take(pa.array(places))))
     except UnreadableError as error:
         if len(places) == 1:
-            at = int(places[0])
-            found.bad[int(rows[at])] = complaints[at] or str(error)
+            complaint = complaints[places[0]]
+            found.bad[int(rows[places[0]])] = complaint.cause if complaint else str(error)
             return
         middle = len(places) // 2
         for half in (places[:middle], places[middle:]):
