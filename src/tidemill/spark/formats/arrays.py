@@ -78,16 +78,20 @@ def reshape(array: pa.Array, kind: pa.DataType, leaf: Leaf) -> pa.Array:
     if pa.types.is_map(kind):
         keys = reshape(array.keys, kind.key_type, leaf)
         items = reshape(array.items, kind.item_type, leaf)
-        entries = pa.MapArray.from_arrays(_bare_offsets(array), keys, items)
-        if array.null_count:
-            rows = pa.array(np.arange(len(array)), mask=_numpy(array.is_null()))
-            entries = entries.take(rows)
-        return entries.cast(kind)
+        return _rebuilt_map(array, keys, items).cast(kind)
     if pa.types.is_list(kind):
         elements = reshape(array.values, kind.value_type, leaf)
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(_bare_offsets(array), elements, type=kind, mask=mask)
     return leaf(array, kind)
+
+
+def _rebuilt_map(array: pa.MapArray, keys: pa.Array, items: pa.Array) -> pa.MapArray:
+    """A map with other keys and items; `MapArray.from_arrays` takes no mask."""
+    entries = pa.MapArray.from_arrays(_bare_offsets(array), keys, items)
+    if not array.null_count:
+        return entries
+    return entries.take(pa.array(np.arange(len(array)), mask=_numpy(array.is_null())))
 
 
 def _bare_offsets(array: pa.Array) -> pa.Array:
@@ -189,3 +193,47 @@ def bytes_of(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """The buffer that `byte_ends` is about."""
     data = array.buffers()[2]
     return np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)
+
+
+def conform(array: pa.Array, kind: pa.DataType, path: str = "value") -> pa.Array:
+    """A column to be written as the type that a schema wants: fields are found by name, those that
+    are not there are null, numbers may be widened. Everything else is a FormatError."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        return _conforming_struct(array, kind, path)
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        keys = conform(array.keys, kind.key_type, f"{path}.key")
+        items = conform(array.items, kind.item_type, f"{path}.value")
+        return _rebuilt_map(array, keys, items)
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        elements = conform(array.values, kind.value_type, f"{path}[]")
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(_bare_offsets(array), elements, type=kind, mask=mask)
+    if array.type.num_fields or kind.num_fields or _is_text(array.type) != _is_text(kind):
+        raise FormatError(f"{path} is {array.type}, and the schema wants {kind}")
+    try:
+        return array.cast(kind)
+    except pa.ArrowException as error:
+        raise FormatError(
+            f"{path} is {array.type}, and the schema wants {kind}: {error}"
+        ) from error
+
+
+def _conforming_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.StructArray:
+    given = dict(zip([each.name for each in array.type], array.flatten(), strict=True))
+    unknown = given.keys() - {each.name for each in kind}
+    if unknown:
+        raise FormatError(f"{path} has {sorted(unknown)}, which the schema does not have")
+    children = [
+        conform(given[each.name], each.type, f"{path}.{each.name}")
+        if each.name in given
+        else pa.nulls(len(array), each.type)
+        for each in kind
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

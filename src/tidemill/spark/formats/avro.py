@@ -15,8 +15,8 @@ import fastavro
 import pyarrow as pa
 
 from tidemill.spark.formats import Decoded, FormatOptions
-from tidemill.spark.formats.arrays import check_type, column_of, mapped, reshape
-from tidemill.spark.formats.avro_flat import FlatAvro, compiled
+from tidemill.spark.formats.arrays import check_type, column_of, conform, mapped, reshape
+from tidemill.spark.formats.avro_columns import CompiledAvro, compiled
 from tidemill.spark.formats.avro_schema import AvroTypes, Schema, for_fastavro, parse_avro
 from tidemill.spark.formats.framing import Header, all_bad, framing_of
 from tidemill.spark.formats.model import FormatError, UnreadableError
@@ -60,8 +60,9 @@ class AvroFormat:
         return self._framing.decode(values, self._part, self._type)
 
     def encode(self, values: pa.StructArray) -> pa.BinaryArray:
+        wanted = conform(values, self._type)
         try:
-            carried = reshape(values, self._carried, _into_carrier)
+            carried = reshape(wanted, self._carried, _into_carrier)
             rows = reshape(carried, _numbers(self._carried), _viewed).to_pylist(
                 maps_as_pydicts="strict"
             )
@@ -117,7 +118,7 @@ class AvroReader:
         self._carried = carried
         self._numbers = _numbers(carried)
         # Only compiled are the kernels faster than fastavro, and only for one schema alone.
-        self._flat = FlatAvro.of(written) if self._wanted is None and compiled() else None
+        self._compiled = CompiledAvro.of(written) if self._wanted is None and compiled() else None
         self._type = kind
 
     def read(self, values: pa.BinaryArray) -> pa.StructArray:
@@ -128,8 +129,8 @@ class AvroReader:
             raise UnreadableError(_cause(error)) from error
 
     def _read(self, values: pa.BinaryArray) -> pa.StructArray:
-        if self._flat is not None:
-            return self._flat.columns(values, self._numbers)
+        if self._compiled is not None:
+            return self._compiled.columns(values, self._numbers)
         return column_of([self._row(each) for each in values.to_pylist()], self._numbers)
 
     def complaint(self, value: bytes) -> Complaint | None:
