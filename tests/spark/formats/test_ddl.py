@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from tests.spark.formats.strategies import struct_types
 
 from tidemill.spark.formats import FormatError, Limits
@@ -84,3 +85,19 @@ def test_limits() -> None:
 @given(struct_types(maps=True))
 def test_what_is_written_is_read_again(kind: pa.StructType) -> None:
     assert parse_ddl(to_ddl(kind)) == kind
+
+
+WORDS = st.sampled_from(
+    ["a", "INT", "STRUCT", "ARRAY", "MAP", "DECIMAL", "NOT", "NULL", "COMMENT", "'x'", "<", ">",
+     "(", ")", ",", ":", "5", "`b`", "`", "é", ";"]
+)  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=20))
+def test_any_text_is_a_schema_or_a_clear_mistake(text: str) -> None:
+    try:
+        parsed = parse_ddl(text)
+    except FormatError:
+        return
+
+    assert parsed.num_fields

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.spark.formats.registry_server import RegistryServer
 
@@ -304,3 +304,20 @@ def test_imports_come_from_the_registry(registry: RegistryServer) -> None:
         pa.array([framed(number, (0,), b"\x0a\x03\x0a\x01x"), framed(number, (0,), b"")])
     )
     assert rows_of(decoded) == [{"line": {"w": "x"}}, {"line": None}]
+
+
+WORDS = st.sampled_from(
+    ["message", "enum", "oneof", "map", "optional", "repeated", "reserved", "option", "extend", "A",
+     "b", "int32", "string", "=", "1", "-", "2", ";", "{", "}", "<", ">", ",", "[", "]", '"x"',
+     "syntax", "import", "package", "default", "//", "/*"]
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(st.lists(WORDS, max_size=20).map(" ".join) | st.text(max_size=20))
+def test_any_text_is_a_schema_or_a_clear_mistake(text: str) -> None:
+    try:
+        it = value_format(FormatOptions("protobuf", text))
+    except FormatError:
+        return
+    assert it.schema().num_fields

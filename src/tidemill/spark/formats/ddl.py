@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidemill.spark.formats.model import FormatError, Limits
+from tidemill.spark.formats.model import FieldBudget, FormatError, Limits
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
@@ -94,7 +94,7 @@ class _Parser:
         self._tokens = list(_tokens(text))
         self._next = 0
         self._limits = limits
-        self._fields = 0
+        self._budget = FieldBudget(limits)
 
     def whole(self) -> pa.StructType:
         # `STRUCT<...>` is also what a schema's own simpleString() gives.
@@ -122,9 +122,7 @@ class _Parser:
         return pa.struct(fields)
 
     def _field(self, depth: int) -> pa.Field:
-        self._fields += 1
-        if self._fields > self._limits.fields_max:
-            raise FormatError(f"schema: more than {self._limits.fields_max} fields")
+        self._budget.spend(depth)
         name = self._name()
         self._take(":")
         kind = self._type(depth)

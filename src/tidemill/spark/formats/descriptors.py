@@ -71,11 +71,13 @@ def load_message(options: FormatOptions) -> MessageType:
     )
 
 
-def message_at(registry: Registry, registered: Registered, indexes: tuple[int, ...]) -> str:
+def message_at(
+    registry: Registry, registered: Registered, indexes: tuple[int, ...], limits: Limits
+) -> str:
     """The full name of the message at a path of the registry's schema."""
     if registered.kind != "PROTOBUF":
         raise FormatError(f"the registry says it is {registered.kind}, not PROTOBUF")
-    file = _parsed(registry, registered, OWN_FILE, Limits())
+    file = _parsed(registry, registered, OWN_FILE, limits)
     names = [file.package] if file.package else []
     messages: Any = file.message_type
     for index in indexes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import decimal
 import re
+from abc import ABC, abstractmethod
 from types import GenericAlias
 from typing import Annotated, Any, Required, TypedDict
 
@@ -30,6 +31,7 @@ from tidemill.spark.formats.arrays import (
     bytes_of,
     check_type,
     column_of,
+    conform,
     contains,
     mapped,
     missing,
@@ -42,7 +44,7 @@ from tidemill.spark.formats.sift import Complaint, PieceReader, decode_rows
 
 SPACES = " \t\r\n"
 # ISO 8601 may leave out the zone, which then is UTC, and may have more digits than Spark keeps.
-ZONE = r"(?:Z|[+-]\d{2}(?::?\d{2})?)$"
+ZONE = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 LOST_DIGITS = r"(\.\d{6})\d+"
 NUMBERS_OF_OURS = re.compile(rb"NaN|Inf")
 INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -72,7 +74,7 @@ class JsonFormat:
         )
 
     def encode(self, values: pa.StructArray) -> pa.BinaryArray:
-        rows = values.to_pylist(maps_as_pydicts="strict")
+        rows = conform(values, self._type).to_pylist(maps_as_pydicts="strict")
         encoded = [None if row is None else self._encoder.encode(row) for row in rows]
         return self._framing.encode(pa.array(encoded, pa.binary()))
 
@@ -97,14 +99,17 @@ def from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if pc.any(zoned).as_py():
             raise ValueError("a TIMESTAMP_NTZ has a zone")
         return short.cast(kind)
-    return pc.if_else(zoned, short, pc.binary_join_element_wise(short, "Z", "")).cast(kind)
+    none = pa.scalar(None, pa.string())
+    with_zone = pc.if_else(zoned, short, none).cast(kind)
+    without = pc.if_else(zoned, none, short).cast(pa.timestamp("us")).cast(kind)
+    return pc.coalesce(with_zone, without)
 
 
 def _bytes_of(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text, validate=True)
 
 
-class _Reader:
+class _Reader(ABC):
     """What both readers know: the types on the way, and what msgspec says against a value."""
 
     def __init__(self, declared: pa.StructType) -> None:
@@ -133,15 +138,15 @@ class _Reader:
             structs = reshape(self._carried(values), self._type, from_text)
             if self._decimals:
                 structs.validate(full=True)  # a reader may have rescaled beyond the precision
-        except (ValueError, RecursionError) as error:
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
             raise UnreadableError(str(error)) from error
         for name, _ in missing(structs, self._declared):
             raise UnreadableError(f"{name} is NOT NULL and is not there")
         return structs
 
+    @abstractmethod
     def _carried(self, values: pa.BinaryArray) -> pa.StructArray:
         """The values with their leaves as JSON has them; raises ValueError."""
-        raise NotImplementedError
 
 
 class ArrowReader(_Reader):

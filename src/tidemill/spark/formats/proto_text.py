@@ -152,9 +152,9 @@ class _Parser:
                     self._oneof(it, scope)
                 case "option" | "reserved" | "extensions":
                     self._pass_over()
-                case "extend" if self._tokens[self._next + 2].text == "{":
+                case "extend" if self._ahead(2).text == "{":
                     self._pass_over()
-                case "map" if self._tokens[self._next + 1].text == "<":
+                case "map" if self._ahead(1).text == "<":
                     self._map(it, scope)
                 case _:
                     self._field(it, scope)
@@ -166,7 +166,7 @@ class _Parser:
 
     def _is_declaration(self) -> bool:
         """`message Name {`, and not a field whose type is called so."""
-        return self._tokens[self._next + 2].text == "{"
+        return self._ahead(2).text == "{"
 
     def _oneof(self, it: descriptor_pb2.DescriptorProto, scope: str) -> None:
         index = len(it.oneof_decl)
@@ -181,7 +181,7 @@ class _Parser:
 
     def _field(self, it: descriptor_pb2.DescriptorProto, scope: str) -> None:
         field = it.field.add(label=Field.LABEL_OPTIONAL)
-        if self._peek.text in LABELS and self._tokens[self._next + 1].kind == "name":
+        if self._peek.text in LABELS and self._ahead(1).kind == "name":
             label = self._take().text
             field.label = LABELS[label]
             field.proto3_optional = label == "optional" and self._file.syntax == "proto3"
@@ -244,9 +244,9 @@ class _Parser:
         self._expect("{")
         while not self._taken("}"):
             token = self._peek
-            if token.text == "option" and self._tokens[self._next + 1].text == "allow_alias":
-                it.options.allow_alias = self._tokens[self._next + 3].text == "true"
-            if token.text in ("option", "reserved") and self._tokens[self._next + 1].text != "=":
+            if token.text == "option" and self._ahead(1).text == "allow_alias":
+                it.options.allow_alias = self._ahead(3).text == "true"
+            if token.text in ("option", "reserved") and self._ahead(1).text != "=":
                 self._pass_over()
             elif not self._taken(";"):
                 value = it.value.add(name=self._name())
@@ -272,7 +272,10 @@ class _Parser:
 
     @property
     def _peek(self) -> Token:
-        return self._tokens[min(self._next, len(self._tokens) - 1)]
+        return self._ahead(0)
+
+    def _ahead(self, by: int) -> Token:
+        return self._tokens[min(self._next + by, len(self._tokens) - 1)]
 
     def _take(self) -> Token:
         token = self._peek

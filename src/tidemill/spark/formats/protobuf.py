@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.spark.formats import Decoded, FormatOptions
-from tidemill.spark.formats.arrays import check_type
+from tidemill.spark.formats.arrays import check_type, conform
 from tidemill.spark.formats.descriptors import MessageType, load_message, message_at
 from tidemill.spark.formats.framing import Header, all_bad, framing_of
 from tidemill.spark.formats.messages import MessageReader, fill_message, message_type
@@ -46,8 +46,9 @@ class ProtobufFormat:
         return self._framing.decode(values, self._part, self._type)
 
     def encode(self, values: pa.StructArray) -> pa.BinaryArray:
+        wanted = conform(values, self._type)
         try:
-            rows = values.to_pylist(maps_as_pydicts="strict")
+            rows = wanted.to_pylist(maps_as_pydicts="strict")
             encoded = [None if row is None else self._written(row) for row in rows]
         except (ValueError, TypeError, KeyError, ArithmeticError) as error:
             name = self._message.descriptor.full_name
@@ -80,7 +81,8 @@ class ProtobufFormat:
         wanted = self._message.descriptor.full_name
         try:
             registry = registry_of(self._options)
-            found = message_at(registry, registry.by_id(header.schema_id), header.indexes)
+            registered = registry.by_id(header.schema_id)
+            found = message_at(registry, registered, header.indexes, self._options.limits)
         except (SchemaNotFoundError, FormatError) as error:
             return f"{header}: {error}"
         return None if found == wanted else f"{header}: the message is {found}, not {wanted}"
