@@ -59,6 +59,30 @@ def test_at_most_five_batches_are_under_way() -> None:
     assert not sequences.may_send(batch(9))
 
 
+def test_no_more_than_four_batches_are_sent_behind_one_that_is_unsettled() -> None:
+    """Rule G1: those acknowledged by now fill the leader's memory like any other.
+
+    The oldest of five ran into the leader's time limit though it is written; the others are
+    acknowledged while it is on its way again. One more would make the leader forget it, and then it
+    would be taken for lost and written twice.
+    """
+    sequences, _ = started()
+    oldest, *others = [batch(order) for order in range(1, 6)]
+    for each in (oldest, *others):
+        sequences.sent(each)
+    sequences.returned(oldest)
+    sequences.sent(oldest)
+    for each in others:
+        sequences.returned(each)
+        sequences.acknowledged(each)
+        assert not sequences.may_send(batch(6))
+    sequences.returned(oldest)
+    sequences.acknowledged(oldest)
+    for order in range(6, 11):
+        assert sequences.may_send(batch(order))
+        sequences.sent(batch(order))
+
+
 def test_a_repeated_batch_waits_for_those_before_it() -> None:
     sequences, _ = started()
     first, second = batch(1), batch(2)

@@ -46,6 +46,7 @@ class Batch:
         "record_count",
         "refusal",
         "size_bytes",
+        "turn",
     )
 
     def __init__(
@@ -67,6 +68,7 @@ class Batch:
         self.due = False
         self.attempts = 0
         self.base_sequence = NO_SEQUENCE
+        self.turn = NO_SEQUENCE  # which of the partition's batches it was when first sent
         self.maybe_written = False
         self.finished = False
         self.error: ClientError | None = None

@@ -2,8 +2,10 @@
 
 A partition's leader accepts a batch only if its first sequence number follows the last one, and
 recognises the last five batches when they come again. So a batch keeps its number through all
-retries, and retries go out in order. Where a number is lost for good, the partition starts anew:
-with a higher epoch, from sequence 0, after everything on its way has come back.
+retries, retries go out in order, and while one is unsettled only four newer ones go out, those
+included that are acknowledged by now: a fifth would push it out of the leader's memory. Where a
+number is lost for good, the partition starts anew: with a higher epoch, from sequence 0, after
+everything on its way has come back.
 
 Under another number a leader does not recognise a batch. So one that may have been written keeps
 its own until it is known to be lost: when a batch before it was given up, it is still sent as it
@@ -76,6 +78,7 @@ class Sequences:
         "_last_acked",
         "_next",
         "_restart",
+        "_turns",
         "epoch",
         "in_flight",
         "producer_id",
@@ -87,6 +90,8 @@ class Sequences:
         self.in_flight: list[Batch] = []
         self._next = 0
         self._last_acked = NO_SEQUENCE
+        self._turns = 0
+        """How many batches were sent, each counted once."""
         self._restart = False
         """Nothing of what waits was written: number it anew."""
         self._has_gap = False
@@ -106,10 +111,11 @@ class Sequences:
         # acknowledged a second must not be under way: if the first failed, they would swap places.
         if self._restart or self._has_gap or self._last_acked == NO_SEQUENCE:
             return not self.in_flight
+        if batch.base_sequence == NO_SEQUENCE:
+            oldest = min((other.turn for other in self.in_flight), default=self._turns)
+            return self._turns - oldest < WINDOW_BATCHES
         # A repeated batch waits until all before it are settled; what follows waits behind it.
-        return batch.base_sequence == NO_SEQUENCE or not any(
-            other.order < batch.order for other in self.in_flight
-        )
+        return not any(other.order < batch.order for other in self.in_flight)
 
     def prepare(self, identity: Identity, waiting: Collection[Batch]) -> bool:
         """Adopt the identity where that is due; False if there is none to adopt yet.
@@ -128,7 +134,7 @@ class Sequences:
         self._next, self._last_acked = 0, NO_SEQUENCE
         self._restart = self._has_gap = False
         for batch in waiting:
-            batch.base_sequence = NO_SEQUENCE
+            batch.base_sequence = batch.turn = NO_SEQUENCE
         return True
 
     def sent(self, batch: Batch) -> None:
@@ -136,6 +142,9 @@ class Sequences:
         if batch.base_sequence == NO_SEQUENCE:
             batch.base_sequence = self._next
             self._next = after(self._next, batch.record_count)
+        if batch.turn == NO_SEQUENCE:
+            batch.turn = self._turns
+            self._turns += 1
         self.in_flight.append(batch)
 
     def returned(self, batch: Batch) -> None:
