@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from tests.reference.kafka import SharedKafka, kafka_jars, shared_kafka, unavailable_reason
+from tests.reference.spark_kafka import connector_jars
 
 # A loaded machine is slow now and then: that is no failure of the code under test.
 settings.register_profile("tidemill", deadline=None)
@@ -28,3 +30,37 @@ def apache_kafka(run_dir: Path) -> Iterator[SharedKafka]:
         pytest.skip(f"NO REFERENCE: Apache Kafka cannot run here: {unavailable_reason()}")
     with shared_kafka(run_dir) as kafka:
         yield kafka
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            # The first one waits for a JVM and its warming up, on a machine that has more to do.
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session for the whole run: `local[2]`, small, without a web page, warm after the first
+    test. All tests that use it stay with one worker. It has Spark's own Kafka connector, where its
+    jars can be had."""
+    from tidemill.spark.session import session
+
+    folder = tmp_path_factory.mktemp("spark")
+    jars = connector_jars()
+    made = session(
+        "tests",
+        master="local[2]",
+        conf={
+            **({"spark.jars": jars} if jars else {}),
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(folder),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        },
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()

@@ -27,6 +27,20 @@ class Sent(NamedTuple):
     timestamp_ms: int = 1_700_000_000_000
 
 
+ODD_RECORDS = [
+    Sent(b"plain"),
+    Sent(b"keyed", key=b"k"),
+    Sent(b"with headers", headers=(("one", b"1"), ("two", b""), ("one", b"again"))),
+    Sent(b"earlier", timestamp_ms=1_600_000_000_123),
+    Sent(None, key=b"tombstone"),
+    Sent(b"", key=b"empty value"),
+    Sent(b"empty key", key=b""),
+    Sent("grüße ☃".encode(), key="ключ".encode()),
+    Sent(bytes(range(256)) * 20, key=bytes(range(256))),
+]
+"""Whatever a record can be."""
+
+
 class Seen(NamedTuple):
     """A record as a client hands it back."""
 

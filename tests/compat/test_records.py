@@ -7,24 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.compat.clients import CODECS, CONSUMERS, PRODUCERS, Seen, Sent
+from tests.compat.clients import CODECS, CONSUMERS, ODD_RECORDS, PRODUCERS, Seen, Sent
 
 from tidemill.testing.process import BrokerProcess
 
 # The foreign clients leave sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-ODD_RECORDS = [
-    Sent(b"plain"),
-    Sent(b"keyed", key=b"k"),
-    Sent(b"with headers", headers=(("one", b"1"), ("two", b""), ("one", b"again"))),
-    Sent(b"earlier", timestamp_ms=1_600_000_000_123),
-    Sent(None, key=b"tombstone"),
-    Sent(b"", key=b"empty value"),
-    Sent(b"empty key", key=b""),
-    Sent("grüße ☃".encode(), key="ключ".encode()),
-    Sent(bytes(range(256)) * 20, key=bytes(range(256))),
-]
 
 fresh_names = (f"records-{number}" for number in itertools.count())
 
