@@ -14,7 +14,7 @@ from tests.reference.kafka import SharedKafka
 from tidemill.client import blocking
 from tidemill.client.admin_types import NewTopic
 from tidemill.client.columnar import ColumnarProducer, ColumnarReader, OffsetsLost
-from tidemill.client.errors import ClientError, SettingsError
+from tidemill.client.errors import ClientError, ClosedError, SettingsError
 from tidemill.client.partitioner import positive_hash
 from tidemill.errors import ErrorCode
 from tidemill.testing.process import BrokerProcess
@@ -132,6 +132,20 @@ def test_a_range_that_was_left_in_the_middle_does_not_disturb_the_next(
         with pytest.raises(ValueError, match="another range"):
             next(first)
         assert len(rows(reader.read(topic, 0, 100, 30_000))) == 29_900
+
+
+def test_a_reader_that_was_closed_says_so(tidemill_broker: BrokerProcess, topic: str) -> None:
+    bootstrap = tidemill_broker.bootstrap
+    create(bootstrap, topic)
+    with ColumnarProducer(bootstrap) as producer:
+        producer.send(topic, None, None, pyarrow.array([b"1", b"2"]))
+    with ColumnarReader(bootstrap) as reader:
+        pieces = reader.read(topic, 0, 0, 100)
+        assert next(pieces).row_count == 2
+    with pytest.raises(ClosedError):
+        next(pieces)
+    with pytest.raises(ClosedError):
+        next(reader.read(topic, 0, 0, 100))
 
 
 def test_records_that_are_gone_are_reported(bootstrap: str, topic: str) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from typing import Any
 
 from tidemill.client.blocking_twin import Client
 from tidemill.client.consumer import Consumer
 from tidemill.client.consumer_types import RawBatch
 from tidemill.client.errors import (
     ClientError,
+    ClosedError,
     OffsetResetError,
     OffsetsLost,
     RequestTimeoutError,
@@ -52,9 +54,14 @@ class RangeConsumer(Consumer):
 
     _place: TopicPartition
     _end: int
+    _taking: asyncio.Task[Any] | None = None
 
-    def begin(self, place: TopicPartition, start: int, end: int) -> None:
+    async def begin(self, place: TopicPartition, start: int, end: int) -> None:
         """Read [start, end) of this partition, and nothing else, from now on."""
+        if self._taking is not None:
+            # Whoever still takes for the range before would take from this one.
+            self._taking.cancel()
+            await asyncio.gather(self._taking, return_exceptions=True)
         self._place, self._end = place, end
         self.assign([place])
         self._state(place).fetch_until = end
@@ -62,6 +69,13 @@ class RangeConsumer(Consumer):
 
     async def next_batches(self) -> tuple[list[RawBatch], int]:
         """The next batches there are, and the offset after them; [] only at the range's end."""
+        self._taking = asyncio.current_task()
+        try:
+            return await self._take_next()
+        finally:
+            self._taking = None
+
+    async def _take_next(self) -> tuple[list[RawBatch], int]:
         limit_ms = self.settings.default_api_timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms
         state = self._state(self._place)
@@ -135,11 +149,18 @@ class ColumnarReader(Client[RangeConsumer]):
         chosen |= {name: value for name, value in _DEFAULTS.items() if not is_explicit(given, name)}
         super().__init__(lambda: RangeConsumer(bootstrap, **chosen, **_OWN))  # type: ignore[arg-type]
         self._turn = 0
+        self._ahead: Future[tuple[list[RawBatch], int]] | None = None
 
     def start(self) -> None:
         """Connect; fails at once if no broker can be reached."""
         compile_kernels()
         super().start()
+
+    def close(self) -> None:
+        """End the thread; whoever still iterates over a range gets `ClosedError`."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+        super().close()
 
     def read(
         self, topic: str, partition: int, start: int, end: int, *, headers: bool = False
@@ -155,22 +176,32 @@ class ColumnarReader(Client[RangeConsumer]):
         place = TopicPartition(topic, partition)
         self._turn += 1
         turn = self._turn
-        self._call(self._running.begin, place, start, end)
-        ahead: Future[tuple[list[RawBatch], int]] | None = self._submit(self._next())
+        self._wait(self._running.begin(place, start, end))
+        ahead = self._ahead = self._submit(self._next())
+        position = start
         try:
-            while ahead is not None:
+            while position < end:
                 batches, position = ahead.result()
-                ahead = self._submit(self._next()) if position < end else None
+                if position < end:
+                    ahead = self._ahead = self._submit(self._next())
                 for piece in self._decode(place, batches, start, end, headers):
                     yield piece
                     if turn != self._turn:
-                        raise ValueError(f"another range is being read, {place} cannot go on")
+                        raise self._ended(place, turn)
+        except CancelledError:
+            raise self._ended(place, turn) from None
         finally:
-            if ahead is not None:
+            if self._loop is not None:
                 ahead.cancel()
 
     async def _next(self) -> tuple[list[RawBatch], int]:
         return await self._running.next_batches()
+
+    def _ended(self, place: TopicPartition, turn: int) -> Exception:
+        """Why a range cannot be read to its end."""
+        if turn != self._turn:
+            return ValueError(f"another range is being read, {place} cannot go on")
+        return ClosedError("this reader was closed")
 
     def _decode(
         self, place: TopicPartition, batches: list[RawBatch], start: int, end: int, headers: bool
