@@ -218,10 +218,12 @@ def test_a_file_whose_first_round_was_never_delivered_is_recognised_too(
     append(log, "one")
     tail = Tail(log)
     first = tail.collect()
+    append(tmp_path / "app.log.0", "something else")
     copy_and_truncate(log, tmp_path / "app.log.1")
     append(log, "two")
     found = tail.restarted(log).collect()
     sent = {piece.lines[0].value: piece.file.id for piece in found.pieces}
+    assert sent.keys() == {b"one", b"two"}
     assert sent[b"one"] == first.pieces[0].file.id != sent[b"two"]
 
 
