@@ -1,0 +1,225 @@
+"""Changes by key become files: the last change of each key wins, a tombstone deletes its key.
+
+A table is changed by writing anew those of its files that hold a changed key, without these rows,
+together with the new rows. Files without a changed key stay as they are; a file whose range of keys
+cannot hold one is not even opened beyond its footer. Memory holds the keys of one batch and of one
+file at a time, never whole rows of more than a row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemill.spark.tables.files import TableFiles
+from tidemill.spark.tables.schema import fill
+from tidemill.spark.tables.target import (
+    NO_COLUMN,
+    OFFSET_COLUMN,
+    VALUE_COLUMN,
+    TableError,
+    TableOptions,
+)
+from tidemill.spark.tables.writing import RollingFiles
+
+_ROW: Final = "__row"
+_RANK: Final = "__rank"
+_DELETED: Final = "__deleted"
+READ_ROWS: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertRule:
+    """Which columns are the key, which say what is later, and whose null deletes."""
+
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+    tombstone: str | None
+
+    @classmethod
+    def of(cls, options: TableOptions, schema: pa.Schema) -> UpsertRule:
+        """What the options say about these columns; TableError when there is no such column."""
+        order_by, tombstone = options.order_by, options.tombstone
+        if order_by is None:
+            order_by = (OFFSET_COLUMN,) if OFFSET_COLUMN in schema.names else ()
+        if tombstone is None:
+            usable = VALUE_COLUMN in schema.names and VALUE_COLUMN not in options.keys
+            tombstone = VALUE_COLUMN if usable else NO_COLUMN
+        rule = cls(options.keys, order_by, None if tombstone == NO_COLUMN else tombstone)
+        rule._check(schema)
+        return rule
+
+    def _check(self, schema: pa.Schema) -> None:
+        wanted = [("keys", each) for each in self.keys]
+        wanted += [("table.orderBy", each) for each in self.order_by]
+        wanted += [("table.tombstone", self.tombstone)] if self.tombstone else []
+        for option, column in wanted:
+            if column not in schema.names:
+                raise TableError(
+                    f"option {option} names {column}, and there is no such column; there are: "
+                    + ", ".join(schema.names)
+                )
+        if self.tombstone in self.keys:
+            raise TableError(f"column {self.tombstone} is a key: its null cannot delete the key")
+        for column in self.keys:
+            kind = schema.field(column).type
+            if pa.types.is_nested(kind) or pa.types.is_floating(kind):
+                raise TableError(
+                    f"column {column} is {kind}, which cannot be a key; cast it to string"
+                )
+
+
+def merge(
+    files: TableFiles,
+    rule: UpsertRule,
+    *,
+    live: Sequence[str],
+    changes: Sequence[str],
+    schema: pa.Schema,
+    output: RollingFiles,
+) -> list[str]:
+    """Writes the changed part of a table into `output`; returns the files that it replaces."""
+    index = pa.concat_tables([_index(files, path, rule, schema) for path in changes])
+    winners = latest(index, rule)
+    changed = index.filter(pa.array(winners)).select(list(rule.keys))
+    bounds = _bounds(changed.column(0))
+    replaced = []
+    for path in live:
+        with files.open_input(path) as source:
+            parquet = pq.ParquetFile(source)
+            if not _may_hold(parquet.metadata, rule.keys[0], bounds):
+                continue
+            hit = _holds(parquet, rule.keys, changed, schema)
+            if hit.any():
+                replaced.append(path)
+                _copy(parquet, ~hit, schema, output)
+    kept = winners & ~index.column(_DELETED).to_numpy()
+    start = 0
+    for path in changes:
+        with files.open_input(path) as source:
+            parquet = pq.ParquetFile(source)
+            rows = parquet.metadata.num_rows
+            _copy(parquet, kept[start : start + rows], schema, output)
+            start += rows
+    return replaced
+
+
+def latest(index: pa.Table, rule: UpsertRule) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """True for the last change of each key: by the order columns, then by where it stands."""
+    rows = index.num_rows
+    ordered = np.arange(rows)
+    if rule.order_by:
+        numbered = index.append_column(_ROW, pa.array(ordered))
+        by = [(name, "ascending", "at_start") for name in (*rule.order_by, _ROW)]
+        ordered = pc.sort_indices(numbered, sort_keys=by).to_numpy()
+    rank = np.empty(rows, dtype=np.int64)
+    rank[ordered] = np.arange(rows)
+    keys = index.select(list(rule.keys)).append_column(_RANK, pa.array(rank))
+    last = keys.group_by(list(rule.keys)).aggregate([(_RANK, "max")]).column(f"{_RANK}_max")
+    if not rule.order_by and len(last) != rows:
+        raise TableError(
+            "a batch changes a key twice, and nothing says which change is the later; "
+            "set table.orderBy to a column such as offset"
+        )
+    winners = np.zeros(rows, dtype=np.bool_)
+    winners[ordered[last.to_numpy()]] = True
+    return winners
+
+
+def _index(files: TableFiles, path: str, rule: UpsertRule, schema: pa.Schema) -> pa.Table:
+    """Keys, order and tombstones of a file of changes; values only pass through."""
+    columns = list(dict.fromkeys((*rule.keys, *rule.order_by)))
+    wanted = pa.schema([*(schema.field(name) for name in columns), pa.field(_DELETED, pa.bool_())])
+    read = columns if rule.tombstone is None else list(dict.fromkeys((*columns, rule.tombstone)))
+    parts = []
+    with files.open_input(path) as source:
+        for batch in pq.ParquetFile(source).iter_batches(READ_ROWS, columns=read):
+            deleted = (
+                pc.is_null(batch.column(rule.tombstone))
+                if rule.tombstone is not None
+                else pa.repeat(False, batch.num_rows)
+            )
+            found = pa.Table.from_batches([batch]).select(columns)
+            parts.append(fill(found.append_column(_DELETED, deleted), wanted))
+    index = pa.concat_tables(parts) if parts else wanted.empty_table()
+    for name in rule.keys:
+        if index.column(name).null_count:
+            raise TableError(
+                f"column {name} is null in a change; a row without its key belongs nowhere: leave "
+                f"such rows out, as in WHERE {name} IS NOT NULL"
+            )
+    return index
+
+
+def _holds(
+    parquet: pq.ParquetFile, keys: Sequence[str], changed: pa.Table, schema: pa.Schema
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """True for the rows of a file whose key is among the changed ones."""
+    names = list(keys)
+    wanted = pa.schema([schema.field(name) for name in names])
+    there = fill(parquet.read(columns=names), wanted)
+    hit = np.zeros(there.num_rows, dtype=np.bool_)
+    numbered = there.append_column(_ROW, pa.array(np.arange(there.num_rows)))
+    found = numbered.join(changed, keys=names, join_type="left semi")
+    hit[found.column(_ROW).to_numpy()] = True
+    return hit
+
+
+def _copy(
+    parquet: pq.ParquetFile,
+    keep: np.ndarray[Any, np.dtype[np.bool_]],
+    schema: pa.Schema,
+    output: RollingFiles,
+) -> None:
+    start = 0
+    for batch in parquet.iter_batches(READ_ROWS):
+        mask = pa.array(keep[start : start + batch.num_rows])
+        start += batch.num_rows
+        for part in _filtered(batch, mask, schema):
+            output.write(part)
+
+
+def _filtered(batch: pa.RecordBatch, mask: pa.Array, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    found = pa.Table.from_batches([batch]).filter(mask)
+    if found.num_rows:
+        yield from fill(found, schema).to_batches()
+
+
+Bounds = tuple[Any, Any] | None
+
+
+def _bounds(column: pa.ChunkedArray) -> Bounds:
+    """The least and the greatest key, for types whose statistics compare as Python values do."""
+    kind = column.type
+    comparable = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)
+    if not comparable or not len(column):
+        return None
+    least_and_most = pc.min_max(column)
+    return least_and_most["min"].as_py(), least_and_most["max"].as_py()
+
+
+def _may_hold(metadata: pq.FileMetaData, key: str, bounds: Bounds) -> bool:
+    """Whether the footer leaves it open that a file holds a key between the bounds."""
+    if bounds is None:
+        return True
+    for group in range(metadata.num_row_groups):
+        columns = metadata.row_group(group)
+        found = [
+            columns.column(at)
+            for at in range(columns.num_columns)
+            if columns.column(at).path_in_schema == key
+        ]
+        statistics = found[0].statistics if found else None
+        if statistics is None or not statistics.has_min_max:
+            return True
+        if type(statistics.min) is not type(bounds[0]):
+            return True
+        if statistics.min <= bounds[1] and bounds[0] <= statistics.max:
+            return True
+    return False

@@ -1,0 +1,181 @@
+"""Upserts against a model: a dictionary that takes the changes one by one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.spark.tables.lake import KINDS, QUERY, SCHEMA, Lake, Row, rows_of
+
+from tidemill.spark.tables.committing import CommittingTarget
+from tidemill.spark.tables.target import BatchId, TableError
+
+UPSERT = {"mode": "upsert", "keys": ("id",)}
+
+changes = st.lists(
+    st.tuples(st.integers(0, 8), st.one_of(st.none(), st.text("ab", max_size=2))), max_size=12
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[Row]]:
+    """Batches of changes; offsets grow along the log, and a batch's tasks see them in any order."""
+    batches: list[list[Row]] = []
+    offset = 0
+    for batch in draw(st.lists(changes, min_size=1, max_size=5)):
+        rows: list[Row] = [
+            {"id": key, "value": value, "offset": offset + at}
+            for at, (key, value) in enumerate(batch)
+        ]
+        offset += len(rows)
+        batches.append(draw(st.permutations(rows)))
+    return batches
+
+
+def model_of(batches: list[list[Row]]) -> list[Row]:
+    table: dict[int, Row] = {}
+    for row in sorted((row for batch in batches for row in batch), key=lambda row: row["offset"]):
+        if row["value"] is None:
+            table.pop(row["id"], None)
+        else:
+            table[row["id"]] = row
+    return [row for _, row in sorted(table.items())]
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(), st.integers(1, 3), st.sampled_from([1, 10_000_000]))
+def test_a_parquet_table_is_what_the_changes_make_of_it(
+    batches: list[list[Row]], tasks: int, file_bytes_max: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake("parquet", Path(folder), {**UPSERT, "file_bytes_max": file_bytes_max})
+        for at, batch in enumerate(batches):
+            lake.add(batch, at, tasks=tasks)
+        assert lake.read() == model_of(batches)
+        assert lake.parquet_files() == lake.live_files()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_the_other_tables_are_too(kind: str) -> None:
+    @settings(max_examples=8, deadline=None)
+    @given(histories())
+    def check(batches: list[list[Row]]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            lake = Lake(kind, Path(folder), UPSERT)
+            lake.target().prepare(SCHEMA)
+            for at, batch in enumerate(batches):
+                lake.add(batch, at)
+            assert lake.read() == model_of(batches)
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_without_a_changed_key_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    lake = Lake(kind, tmp_path, UPSERT)
+    lake.add(rows_of(range(10)), 0, tasks=1)
+    first = lake.live_files()
+    lake.add(rows_of(range(20, 30), first_offset=10), 1, tasks=1)
+    assert first < lake.live_files()
+    lake.add(rows_of([25], value="new", first_offset=20), 2, tasks=1)
+    assert first < lake.live_files()
+    assert [row["value"] for row in lake.read() if row["id"] == 25] == ["new25"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_upsert_that_is_overtaken_starts_from_the_new_table(kind: str, tmp_path: Path) -> None:
+    """Both drivers change the same key: the later commit must replace the earlier one's row."""
+    lake = Lake(kind, tmp_path, UPSERT)
+    lake.add(rows_of(range(3)), 0)
+    written = lake.write(rows_of([1, 7], value="mine"), 1)
+    slow = lake.format()
+    load = slow.load
+    overtaken: list[bool] = []
+
+    def load_and_be_overtaken(query: str) -> Any:
+        state = load(query)
+        if not overtaken:
+            overtaken.append(lake.add(rows_of([1, 7], value="theirs"), 0, query="another"))
+        return state
+
+    slow.load = load_and_be_overtaken
+    assert CommittingTarget(slow, lake.table_options()).commit(written, BatchId(QUERY, 1))
+    values = {row["id"]: row["value"] for row in lake.read()}
+    assert values == {0: "v0", 1: "mine1", 2: "v2", 7: "mine7"}
+    assert len(lake.read()) == 4
+
+
+def test_keys_of_several_columns_and_every_type(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("name", pa.string()),
+            ("raw", pa.binary()),
+            ("flag", pa.bool_()),
+            ("n", pa.int32()),
+        ]
+    )
+    keys = ("id", "day", "at", "name", "raw", "flag")
+    lake = Lake("parquet", tmp_path, {"mode": "upsert", "keys": keys, "order_by": ("n",)})
+    day, at = dt.date(2026, 11, 16), dt.datetime(2026, 11, 16, 9, tzinfo=dt.UTC)
+    row = {"id": 1, "day": day, "at": at, "name": "x", "raw": b"\x00\xff", "flag": True, "n": 0}
+    lake.add([row, {**row, "flag": False, "n": 1}], 0, schema=schema)
+    lake.add([{**row, "n": 5}, {**row, "n": 4}, {**row, "name": "y", "n": 6}], 1, schema=schema)
+    assert sorted((each["name"], each["flag"], each["n"]) for each in lake.read()) == [
+        ("x", False, 1),
+        ("x", True, 5),
+        ("y", True, 6),
+    ]
+
+
+def test_a_key_twice_in_a_batch_needs_an_order(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("total", pa.int64())])
+    lake = Lake("parquet", tmp_path, UPSERT)
+    lake.add([{"id": 1, "total": 1}, {"id": 2, "total": 2}], 0, schema=schema)
+    lake.add([{"id": 2, "total": 5}], 1, schema=schema)
+    assert lake.read() == [{"id": 1, "total": 1}, {"id": 2, "total": 5}]
+    with pytest.raises(TableError, match=r"changes a key twice.*set table.orderBy"):
+        lake.add([{"id": 1, "total": 1}, {"id": 1, "total": 2}], 2, schema=schema)
+
+
+def test_a_change_without_a_key_is_refused(tmp_path: Path) -> None:
+    lake = Lake("parquet", tmp_path, UPSERT)
+    with pytest.raises(TableError, match=r"column id is null in a change.*IS NOT NULL"):
+        lake.add([{"id": None, "value": "x", "offset": 1}], 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": ("nope",)}, "option keys names nope.*there are: id, value, offset"),
+        ({"keys": ("id",), "order_by": ("nope",)}, "option table.orderBy names nope"),
+        ({"keys": ("id",), "tombstone": "nope"}, "option table.tombstone names nope"),
+        ({"keys": ("id",), "tombstone": "id"}, "column id is a key"),
+    ],
+)
+def test_columns_that_are_not_there(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    lake = Lake("parquet", tmp_path, {"mode": "upsert", **options})
+    with pytest.raises(TableError, match=message):
+        lake.target().prepare(SCHEMA)
+
+
+def test_a_null_is_kept_where_nothing_is_a_tombstone(tmp_path: Path) -> None:
+    lake = Lake("parquet", tmp_path, {**UPSERT, "tombstone": "none"})
+    lake.add(rows_of([1]), 0)
+    lake.add([{"id": 1, "value": None, "offset": 1}], 1)
+    assert lake.read() == [{"id": 1, "value": None, "offset": 1}]
+
+
+def test_floats_and_nested_columns_are_no_keys(tmp_path: Path) -> None:
+    for kind in (pa.float64(), pa.list_(pa.int64())):
+        lake = Lake("parquet", tmp_path, {"mode": "upsert", "keys": ("id",)})
+        with pytest.raises(TableError, match="cannot be a key; cast it to string"):
+            lake.target().prepare(pa.schema([("id", kind)]))
