@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.spark.formats.registry_server import RegistryServer
 
@@ -175,6 +175,7 @@ def same(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)  # NaN is like itself
 
 
+@settings(max_examples=50)
 @given(cases())
 def test_like_fastavro_row_by_row(case: tuple[dict[str, Any], list[bytes]]) -> None:
     """What is read is what fastavro reads. What it reads and we do not, it would write otherwise:

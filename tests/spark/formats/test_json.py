@@ -247,7 +247,7 @@ def typed_rows(draw: st.DrawFn) -> tuple[pa.StructType, list[Any], list[bytes | 
     return kind, rows, texts
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(typed_rows())
 def test_whatever_json_writes_is_read(
     case: tuple[pa.StructType, list[Any], list[bytes | None]],
@@ -267,6 +267,7 @@ NEAR_JSON = st.lists(
 ).map(b"".join)  # fmt: skip
 
 
+@settings(max_examples=60)
 @given(st.lists(st.none() | NEAR_JSON, max_size=8))
 def test_neighbours_do_not_matter_and_what_is_taken_is_json(values: list[bytes | None]) -> None:
     together = outcomes(decode("a BIGINT, b STRING", *values))
@@ -276,7 +277,7 @@ def test_neighbours_do_not_matter_and_what_is_taken_is_json(values: list[bytes |
             assert outcome == {"a": None, "b": None, **json.loads(value)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(typed_rows())
 def test_what_is_encoded_is_decoded(
     case: tuple[pa.StructType, list[Any], list[bytes | None]],

@@ -151,6 +151,7 @@ def test_proto2_required_defaults_and_texts_that_are_no_utf8() -> None:
     assert "required fields are not there: id" in decoded.causes[0]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=12) | st.builds(order, id=st.integers(-9, 9), who=st.text())))
 def test_like_protobuf_itself(values: list[bytes]) -> None:
     make = load_message(FormatOptions("protobuf", PROTO)).make
