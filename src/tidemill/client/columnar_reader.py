@@ -193,6 +193,8 @@ class ColumnarReader(Client[RangeConsumer]):
         finally:
             if self._loop is not None:
                 ahead.cancel()
+            if turn == self._turn:
+                self._ahead = None  # It holds megabytes.
 
     async def _next(self) -> tuple[list[RawBatch], int]:
         return await self._running.next_batches()
