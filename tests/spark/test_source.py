@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.topics import create, fill, numbers, read_what_is_there, source
+from tests.cli.helpers import tidemill
+from tests.reference.kafka import kafka_jars, run_kafka_tool, unavailable_reason
+from tests.spark.topics import Seen, create, fill, numbers, read_what_is_there, source, stream
 
+from tidemill.client.admin_types import NewPartitions
 from tidemill.client.blocking import Admin
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
@@ -161,6 +164,32 @@ def test_one_partition_fills_all_cores(read: Read, broker: BrokerProcess, name: 
 # --- streams --------------------------------------------------------------------------------------
 
 
+def test_a_stream_follows_its_topic(
+    follow: Read, broker: BrokerProcess, name: str, tmp_path: Path
+) -> None:
+    """New records, and a new partition while it runs."""
+    create(broker.bootstrap, name)
+    fill(broker.bootstrap, name, numbers(0, 10))
+    seen = Seen()
+    query = stream(follow(subscribe=name).load(), seen, tmp_path / "c")
+    try:
+        seen.wait_for(10, query)
+        fill(broker.bootstrap, name, numbers(10, 20))
+        seen.wait_for(20, query)
+        with Admin(broker.bootstrap) as admin:
+            admin.create_partitions({name: NewPartitions(2)}).raise_first()
+        fill(broker.bootstrap, name, numbers(20, 30), partition=1)
+        seen.wait_for(30, query)
+        query.processAllAvailable()
+        progress = query.lastProgress
+    finally:
+        query.stop()
+    assert sorted(seen.values, key=int) == numbers(0, 30)
+    end = json.loads(progress["sources"][0]["endOffset"])
+    assert end[name] == {"0": 20, "1": 10}
+    assert json.loads(progress["sources"][0]["latestOffset"])[name] == {"0": 20, "1": 10}
+
+
 def test_available_now_in_limited_batches(
     follow: Read, broker: BrokerProcess, name: str, tmp_path: Path
 ) -> None:
@@ -249,3 +278,31 @@ def test_a_topic_that_was_made_anew(
         read_what_is_there(follow(subscribe=name).load(), tmp_path / "c")
     frame = follow(subscribe=name, failOnDataLoss="false").load()
     assert read_what_is_there(frame, tmp_path / "c").values == numbers(0, 25)
+
+
+# --- what others see ------------------------------------------------------------------------------
+
+
+def test_lag_is_visible_to_others(
+    follow: Read, broker: BrokerProcess, name: str, tmp_path: Path
+) -> None:
+    """`tidemill group describe` and Kafka's own tool see how far the query is."""
+    create(broker.bootstrap, name)
+    fill(broker.bootstrap, name, numbers(0, 10))
+    frame = follow(subscribe=name, commitOffsets=f"{name}-group").load()
+    read_what_is_there(frame, tmp_path / "c")
+    fill(broker.bootstrap, name, numbers(10, 13))
+    ran = tidemill(
+        *("group", "describe", f"{name}-group", "--format", "json"),
+        variables={"TIDEMILL_BOOTSTRAP": broker.bootstrap},
+    )
+    (row,) = json.loads(ran.out)["partitions"]
+    assert (row["topic"], row["committed"], row["end"], row["lag"]) == (name, 10, 13, 3)
+    if kafka_jars() is None:
+        pytest.skip(f"NO REFERENCE: Apache Kafka's tools cannot run: {unavailable_reason()}")
+    said = run_kafka_tool(
+        "kafka-consumer-groups",
+        *("--bootstrap-server", broker.bootstrap, "--describe", "--group", f"{name}-group"),
+        check=True,
+    ).stdout
+    assert f"{name} 0 10 13 3" in " ".join(said.split())
