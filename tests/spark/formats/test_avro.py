@@ -330,3 +330,11 @@ def test_depth_is_limited() -> None:
     limits = Limits(depth_max=5)
     with pytest.raises(FormatError, match="deeper than 5"):
         value_format(FormatOptions("avro", json.dumps(record(("a", kind))), limits=limits))
+
+
+def test_bytes_left_over_are_bad_where_fastavro_reads() -> None:
+    schema = record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}))
+    value = written(schema, {"a": Decimal("1.5")})
+    rows, bad = decoded_rows(schema, value, value + b"\0", value[:1])
+    assert rows == [{"a": Decimal("1.5")}, None, None]
+    assert bad == [False, True, True]

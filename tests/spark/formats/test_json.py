@@ -140,6 +140,10 @@ VALUES: list[tuple[bytes | None, Any]] = [
     (b'{"A":1}', {"a": None}),
     (b'{"a":1}{"a":2}', BAD),
     (b'{"a":1} {"a":2}', BAD),
+    (b'{"a":1}null{"a":2}', BAD),
+    (b"{}[null]{}", BAD),
+    (b'{"a":1}null{"a":2}', BAD),
+    (b"{}[null]{}", BAD),
     (b'{"a":1}\n{"a":2}', BAD),
     (b'{"a":1}\0', BAD),
     (b'{"a":1}\0}', BAD),
@@ -382,3 +386,12 @@ def test_the_table_beside_a_map(kind: str, text: str, expected: Any) -> None:
     value = f'{{"f":{text}, "m": {{"k": 1}}}}'.encode()
     wanted = BAD if expected is BAD else {"f": expected, "m": {"k": 1}}
     assert outcomes(decode(f"f {kind}, m MAP<STRING, INT>", value)) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(b'{"a":1}\0}', "zero byte"), (b"null", "not a JSON object"), (b"{}{}", "more than one")],
+)
+def test_what_arrow_is_never_given_or_never_believed(value: bytes, said: str) -> None:
+    with pytest.raises(UnreadableError, match=said):
+        ArrowReader(parse_ddl("a BIGINT")).read(pa.array([value], pa.binary()))

@@ -196,7 +196,10 @@ def has_names_beyond_ascii(kind: pa.DataType) -> bool:
 
 
 def _objects(values: pa.BinaryArray) -> pa.StringArray:
-    """The values as texts that begin and end with a brace; raises ValueError."""
+    """The values as texts that begin and end with a brace; raises ValueError.
+
+    Arrow's reader is given nothing else: a text that begins with `null` ends the process.
+    """
     texts = values.cast(pa.string())  # checks UTF-8, which Arrow's JSON reader does not
     if not _braced(texts):
         texts = pc.ascii_trim(texts, SPACES)
