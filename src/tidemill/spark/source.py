@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -34,6 +36,7 @@ from tidemill.spark.offsets import OffsetRange, Position
 from tidemill.spark.options import ColumnOptions, SourceOptions
 from tidemill.spark.planning import Planner, StreamPlanner
 from tidemill.spark.reading import read_range
+from tidemill.spark.sink import writer_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +59,14 @@ class TidemillDataSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: StructType) -> TidemillStreamReader:  # noqa: N802
         return TidemillStreamReader(self._source_options(streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return writer_for(self.options, schema, overwrite, streaming=False)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        return writer_for(self.options, schema, overwrite, streaming=True)
 
     def _source_options(self, *, streaming: bool) -> SourceOptions:
         parsed = SourceOptions.parse(self.options, streaming=streaming)
