@@ -20,12 +20,19 @@ from tidemill.cli import fleet as fleets
 from tidemill.cli.fleet import Fleet, Member
 from tidemill.cli.moves import to_document
 from tidemill.cli.root import EPILOGUE
+from tidemill.spark.pipeline.state import PipelineState, RunNote
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
 LEAVES = list(docs.leaves())
 EXAMPLES = [example for leaf in LEAVES for example in leaf.examples]
 ROOT_EXAMPLES = [line.strip() for line in EPILOGUE.splitlines() if line.startswith("  ")]
+PIPELINE = """\
+name = "clicks"
+source.clicks = { topics = ["clicks"], decode = { format = "text" } }
+sink.copy = { from = "clicks", topic = "clicks.copy", partitions = 1 }
+"""
+NEEDS_A_PROCESS = re.compile("broker start|validate|pipeline (check|run)")
 RUNS_FOREVER = re.compile(r"^tidemill up(?!.*--dry-run)")
 
 
@@ -68,6 +75,17 @@ def make_fleet(home: Path) -> None:
     fleets.save(Fleet(home, (member,)))
 
 
+def make_run(root: Path) -> None:
+    """A pipeline `clicks` that ran here once."""
+    state = PipelineState(root, "clicks")
+    note = RunNote(
+        name="clicks", file="clicks.toml", pid=1, master="local[2]", bootstrap="127.0.0.1:9092",
+        once=True, started_ms=1, updated_ms=1, state="finished",
+    )  # fmt: skip
+    with state.held(lambda seconds: None):
+        state.write(note)
+
+
 def make_plan(bootstrap: str, path: Path) -> None:
     """`plan.json`: the first partition of `clicks` on the broker where it is."""
     brokers = json.loads(quick("cluster", "brokers", "--format", "json", "-b", bootstrap).out)
@@ -85,6 +103,11 @@ def prepare(bootstrap: str, example: str, here: Path) -> None:
     if " audit" in example:
         quick("group", "seek", "audit", "--to", "3", "-t", "clicks", "--execute", *target)
     shutil.rmtree(here / "imported", ignore_errors=True)
+    (here / "clicks.toml").write_text(PIPELINE)
+    if "pipeline init" in example:
+        (here / "clicks.toml").unlink()
+    if " stop clicks" in example:
+        make_run(here / "state")
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if not RUNS_FOREVER.match(e)])
@@ -93,11 +116,12 @@ def test_example(example: str, bootstrap: str, place: Path) -> None:
     variables = {
         "TIDEMILL_BOOTSTRAP": bootstrap,
         "TIDEMILL_CONFIG_DIR": str(place / "config"),
+        "TIDEMILL_STATE_DIR": str(place / "state"),
     }
-    if example.startswith("tidemill ") and not re.search("broker start|validate", example):
+    if example.startswith("tidemill ") and not NEEDS_A_PROCESS.search(example):
         ran = quick(*shlex.split(example)[1:], variables=variables, cwd=place)
     else:
-        ran = shell(example, path=place / "bin", variables=variables, cwd=place)
+        ran = shell(example, path=place / "bin", variables=variables, cwd=place, timeout_s=100)
     assert ran.status == 0, ran.err
     assert "Traceback" not in ran.err
 

@@ -10,6 +10,7 @@ RUN = "Run brokers"
 TOPICS = "Topics and records"
 CLUSTER = "Cluster"
 SETTINGS = "Settings"
+SPARK = "Pipelines on Spark"
 TOOLS = "Look and measure"
 OPTIONS = "Options"
 
@@ -29,6 +30,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     (CLUSTER, "cluster", "cluster:app", "Health, brokers, leaders, and moving partitions."),
     (SETTINGS, "config", "config:app", "Get, set, explain and check settings."),
     (SETTINGS, "profile", "profile:app", "Name clusters and switch between them."),
+    (SPARK, "pipeline", "pipeline:app", "Check, run and watch pipelines on Spark."),
     (TOOLS, "log", "log:app", "Look into log files, verify and import them."),
     (TOOLS, "perf", "perf:app", "Measure how fast records go in and out."),
     (

@@ -30,6 +30,7 @@ OTHER_VARIABLES: Final = frozenset(
         "LOG_LEVEL",
         "PROFILE",
         "PYTHON",
+        "STATE_DIR",
         "TIMEOUT",
     )
 )

@@ -232,6 +232,15 @@ def test_a_sink_that_says_how_many_partitions_makes_its_topic() -> None:
     assert not problems.found
 
 
+def test_a_topic_between_two_stages_is_made_by_the_first() -> None:
+    more = '[source.again]\ntopics = ["clicks.clean"]\ndecode = { format = "raw" }\n'
+    more += '[sink.again]\nfrom = "again"\ntable = "parquet:/x"\n'
+    pipeline, problems = checked(changed(TO_TOPIC, TO_TOPIC + "\npartitions = 2") + more)
+    assert pipeline is not None
+    check_topics(pipeline, ["clicks", "users"], problems)
+    assert not problems.found
+
+
 def test_a_pattern_that_matches_nothing_yet_is_a_warning() -> None:
     pipeline, problems = checked(changed('topics = ["clicks"]', 'pattern = "clicks-.*"'))
     assert pipeline is not None

@@ -9,6 +9,7 @@ from tidemill.spark.pipeline import graph
 from tidemill.spark.pipeline.plan import (
     Query,
     dead_letter_topics,
+    fed_by,
     fingerprint,
     nodes_of,
     queries,
@@ -52,6 +53,13 @@ def test_stages_come_after_what_they_read_wherever_they_stand() -> None:
         "[stage.clean]", "[stage.views]" + lines[1][:sinks] + "[stage.clean]", 1
     )
     assert [each.name for each in graph.order(right(text + lines[1][sinks:]))] == ["clean", "views"]
+
+
+def test_who_writes_what_a_query_reads() -> None:
+    more = '[source.again]\ntopics = ["clicks.clean"]\ndecode = { format = "raw" }\n'
+    text = RIGHT + more + '[sink.again]\nfrom = "again"\ntable = "parquet:/x"\n'
+    assert fed_by(right(text), query_named(text, "again")) == {"clean"}
+    assert fed_by(right(text), query_named(text, "clean")) == set()
 
 
 def test_dead_letters_go_where_they_are_told() -> None:

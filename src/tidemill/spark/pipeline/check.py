@@ -265,7 +265,9 @@ def _check_use(pipeline: Pipeline, problems: Problems) -> None:
 
 
 def check_topics(pipeline: Pipeline, existing: Collection[str], problems: Problems) -> None:
-    """Topics that are named and not there, given those that are."""
+    """Topics that are named and not there, given those that are and those that will be made."""
+    made = {sink.topic for sink in pipeline.sink.values() if sink.partitions is not None}
+    existing = {*existing, *made}
     for source in pipeline.source.values():
         for number, topic in enumerate(source.topics):
             _check_topic(topic, (*source.at, "topics", number), existing, problems)
@@ -275,7 +277,7 @@ def check_topics(pipeline: Pipeline, existing: Collection[str], problems: Proble
     for table in pipeline.table.values():
         _check_topic(table.topic, (*table.at, "topic"), existing, problems)
     for sink in pipeline.sink.values():
-        if sink.topic and sink.topic not in existing and sink.partitions is None:
+        if sink.topic and sink.topic not in existing:
             suggestion = (
                 f"`tidemill topic create {sink.topic}`, or say partitions = 3 to have it made"
             )

@@ -202,7 +202,8 @@ class Join(Section):
     )
     columns: Mapping[str, str] = _key(
         Kind.COLUMNS,
-        "The columns to add, from the table's; all of them by default.",
+        "The columns to add, made from the table's; all of those by default. They are null in rows "
+        "whose key the table does not have.",
         example='{ country = "upper(country)" }',
     )
 

@@ -81,6 +81,15 @@ def nodes_of(pipeline: Pipeline, query: Query) -> tuple[list[Source], list[Stage
     return [pipeline.source[name] for name in pipeline.source if name in names], stages
 
 
+def fed_by(pipeline: Pipeline, query: Query) -> set[str]:
+    """The queries that write a topic which this one reads: stages with a topic between them."""
+    sources, _ = nodes_of(pipeline, query)
+    read = {topic for source in sources for topic in source.topics}
+    return {
+        name for name, sink in pipeline.sink.items() if sink.topic in read and name != query.name
+    }
+
+
 # --- what a checkpoint depends on -----------------------------------------------------------------
 
 

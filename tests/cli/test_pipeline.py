@@ -1,0 +1,96 @@
+"""`tidemill pipeline` as a user calls it: init, check, status, stop, and what run refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.helpers import quick
+from tests.spark.pipeline.files import RIGHT, changed, line_of
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def checked(tmp_path: Path, bootstrap: str, text: str, *options: str) -> tuple[int, list[object]]:
+    file = tmp_path / "clicks.toml"
+    file.write_text(text)
+    options = ("--no-spark", "-b", bootstrap, "--format", "json", *options)
+    ran = quick("pipeline", "check", str(file), *options)
+    found = json.loads(ran.out)
+    return ran.status, found if isinstance(found, list) else []
+
+
+def test_a_mistake_is_told_with_its_line_and_what_to_do(tmp_path: Path, bootstrap: str) -> None:
+    text = changed('delay = "10 minutes"', 'delay = "10 mins"\ndelai = 1')
+    code, found = checked(tmp_path, bootstrap, text)
+    assert code == 1
+    assert found == [
+        {
+            "line": line_of(text, 'delay = "10 mins"'),
+            "key": "stage.clean.watermark.delay",
+            "severity": "error",
+            "message": 'is `10 mins`, but has to be a duration such as "30 seconds"',
+            "suggestion": 'for example delay = "10 minutes"',
+        },
+        {
+            "line": line_of(text, "delai"),
+            "key": "stage.clean.watermark.delai",
+            "severity": "error",
+            "message": "[stage.clean.watermark] has no key `delai`",
+            "suggestion": "did you mean `delay`?",
+        },
+    ]
+
+
+def test_topics_are_looked_up_where_a_broker_answers(tmp_path: Path, bootstrap: str) -> None:
+    text = RIGHT.replace('topics = ["clicks"]', 'topics = ["there-is-no-such-topic"]')
+    code, found = checked(tmp_path, bootstrap, text)
+    assert code == 1
+    assert any("there is no topic `there-is-no-such-topic`" in str(each) for each in found)
+    code, found = checked(tmp_path, "127.0.0.1:9", text, "--timeout", "1")
+    assert (code, found) == (0, [])
+
+
+def test_run_refuses_what_check_refuses(tmp_path: Path, bootstrap: str) -> None:
+    file = tmp_path / "clicks.toml"
+    text = changed('from = "clicks"', 'from = "clean"')
+    file.write_text(text)
+    ran = quick("pipeline", "run", str(file), "-b", bootstrap, "--state-dir", str(tmp_path / "s"))
+    assert ran.status == 2
+    line = text.splitlines().index("[stage.clean]") + 2
+    assert f"{file}:{line}: stage.clean.from: the stages feed each other in a circle" in ran.err
+    assert not (tmp_path / "s").exists()
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    ran = quick("pipeline", "check", str(tmp_path / "none.toml"))
+    assert ran.status == 3
+    assert "tidemill pipeline init" in ran.err
+
+
+# --- init, status, stop ---------------------------------------------------------------------------
+
+
+def test_init_writes_a_file_that_is_all_right_and_replaces_none(tmp_path: Path) -> None:
+    ran = quick("pipeline", "init", "orders", cwd=tmp_path)
+    assert ran.status == 0, ran.err
+    assert 'name = "orders"\n' in (tmp_path / "orders.toml").read_text()
+    checked = quick(
+        "pipeline", "check", "orders.toml", "--no-spark", "-b", "127.0.0.1:9", cwd=tmp_path
+    )
+    assert checked.status == 0, checked.out
+    assert "orders.toml is all right: 1 source, 1 table, 2 stages, 3 sinks" in checked.out
+    again = quick("pipeline", "init", "orders", cwd=tmp_path)
+    assert again.status == 2
+    assert "add --yes to replace it" in again.err
+    unknown = quick("pipeline", "init", "x", "--from", "nothing", cwd=tmp_path)
+    assert unknown.status == 3
+
+
+def test_pipelines_that_never_ran(tmp_path: Path) -> None:
+    options = ["--state-dir", str(tmp_path)]
+    assert quick("pipeline", "status", *options).out == ""
+    for verb in ("status", "stop"):
+        ran = quick("pipeline", verb, "nothing", *options)
+        assert ran.status == 3
+        assert "no pipeline 'nothing' has run here" in ran.err

@@ -1,0 +1,294 @@
+"""Pipelines on a real Spark with a real broker: what goes in, what comes out, where it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.pipeline.cases import Case, committed, create, records_of, rows_of, send
+
+from tidemill.spark.pipeline.plan import fingerprint, queries
+from tidemill.spark.pipeline.run import CannotContinueError
+from tidemill.testing.process import BrokerProcess
+from tidemill.types import TopicPartition
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def click(number: int, minute: int = 0, **more: Any) -> dict[str, Any]:
+    at = f"2026-11-15T10:{minute:02}:{number % 60:02}.000Z"
+    return {"id": f"c{number}", "user": "ann", "page": "/A", "ms": 10, "at": at, **more}
+
+
+def table_rows(path: Path) -> list[dict[str, Any]]:
+    from deltalake import DeltaTable
+
+    rows: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return rows
+
+
+SITE = """\
+name = "{name}"
+
+[source.clicks]
+topics = ["{name}.in"]
+
+[source.clicks.decode]
+format = "json"
+schema = "id STRING, user STRING, page STRING, ms INT, at TIMESTAMP"
+on_failure = "drop"
+
+[table.users]
+topic = "{name}.users"
+key = "user_id"
+decode = {{ format = "json", schema = "country STRING", on_failure = "drop" }}
+
+[stage.clean]
+from = "clicks"
+columns = {{ page = "lower(page)" }}
+expect = [{{ name = "plausible", that = "ms BETWEEN 0 AND 60000", on_failure = "drop" }}]
+watermark = {{ column = "at", delay = "10 seconds" }}
+dedupe = {{ keys = ["id"] }}
+join = [{{ table = "users", on = "user" }}]
+routes = {{ slow = "ms > 5000", usual = "true" }}
+
+[stage.views]
+from = "clean"
+
+[stage.views.aggregate]
+by = ["page"]
+window = {{ column = "at", size = "1 minute" }}
+columns = {{ views = "count(*)", slowest_ms = "max(ms)" }}
+
+[sink.usual]
+from = "clean.usual"
+topic = "{name}.usual"
+partitions = 2
+key = "user"
+headers = {{ country = "country" }}
+timestamp = "at"
+
+[sink.views]
+from = "views"
+table = "delta:{folder}/views"
+"""
+
+
+def test_from_topics_through_every_kind_of_stage_to_topics_and_tables(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    name = f"site-{tmp_path.name}"
+    create(broker.bootstrap, f"{name}.in", f"{name}.users", partitions=2)
+    users = [("ann", {"country": "old"}), ("ann", {"country": "NO"}), ("bob", {"country": "X"})]
+    send(broker.bootstrap, f"{name}.users", [*users, ("bob", None), ("eve", b"no json")])
+    clicks: list[Any] = [
+        click(1),
+        click(1),
+        click(2, user="bob", page="/B"),
+        click(3, ms=9_000),
+        click(5, ms=-1),
+        b"{no json",
+        click(6, ms="many"),
+        click(7, minute=5),
+    ]
+    send(broker.bootstrap, f"{name}.in", [("k", each) for each in clicks])
+    text = SITE.format(name=name, folder=tmp_path)
+    note = Case(text, spark, broker.bootstrap, tmp_path / "state").run()
+    assert note.state == "finished", note.error
+
+    usual = records_of(broker.bootstrap, f"{name}.usual")
+    rows = {row["id"]: row for row in rows_of(broker.bootstrap, f"{name}.usual")}
+    assert (sorted(rows), len(usual)) == (["c1", "c2", "c7"], 3)
+    assert rows["c1"] == {
+        "id": "c1", "user": "ann", "page": "/a", "ms": 10, "at": "2026-11-15T10:00:01.000Z",
+        "country": "NO",
+    }  # fmt: skip
+    assert "country" not in rows["c2"], "a tombstone takes the key out of the table"
+    first = next(record for record in usual if b'"c1"' in record.value)
+    assert (first.key, dict(first.headers)) == (b"ann", {"country": b"NO"})
+    assert first.timestamp_ms == 1_794_736_801_000
+    views = {
+        (row["page"], row["views"], row["slowest_ms"], row["window_start"].minute)
+        for row in table_rows(tmp_path / "views")
+    }
+    assert views == {("/a", 2, 9_000, 0), ("/b", 1, 10, 0)}, "the last window has not ended"
+
+
+QUARANTINE = """\
+name = "{name}"
+
+[source.clicks]
+topics = ["{name}.in"]
+decode = {{ format = "json", schema = "id STRING, user STRING", on_failure = "quarantine" }}
+
+[stage.clean]
+from = "clicks"
+
+[[stage.clean.expect]]
+name = "has-id"
+that = "id IS NOT NULL"
+on_failure = "drop"
+
+[[stage.clean.expect]]
+name = "has-user"
+that = "user != ''"
+on_failure = "quarantine"
+dead_letters = "{name}.nobody"
+
+[sink.out]
+from = "clean"
+topic = "{name}.out"
+partitions = 1
+"""
+
+
+def test_bad_records_are_quarantined_as_they_came_with_their_cause(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    name = f"bad-{tmp_path.name}"
+    create(broker.bootstrap, f"{name}.in")
+    nobody = {"id": "1", "user": None}
+    records = [
+        ("a", b"{no json"),
+        ("b", nobody),
+        ("c", {"user": ""}),
+        ("d", {"id": "2", "user": "x"}),
+    ]
+    send(broker.bootstrap, f"{name}.in", records)
+    case = Case(QUARANTINE.format(name=name), spark, broker.bootstrap, tmp_path / "state")
+    note = case.run()
+    assert note.state == "finished", note.error
+    assert [each.key for each in records_of(broker.bootstrap, f"{name}.out")] == [b"d"]
+
+    (undecodable,) = records_of(broker.bootstrap, f"{name}.dead-letters")
+    assert (undecodable.key, undecodable.value) == (b"a", b"{no json")
+    headers = dict(undecodable.headers)
+    assert headers.pop("tidemill.dlq.timestamp") == str(undecodable_ms(broker, name)).encode()
+    assert headers == {
+        "tidemill.dlq.pipeline": name.encode(),
+        "tidemill.dlq.stage": b"source.clicks",
+        "tidemill.dlq.topic": f"{name}.in".encode(),
+        "tidemill.dlq.partition": b"0",
+        "tidemill.dlq.offset": b"0",
+        "tidemill.dlq.error": b"the value is no json of the schema",
+    }
+    (unmet,) = records_of(broker.bootstrap, f"{name}.nobody")
+    assert (unmet.key, unmet.value) == (b"b", b'{"id": "1", "user": null}')
+    headers = dict(unmet.headers)
+    assert headers["tidemill.dlq.stage"] == b"stage.clean"
+    assert headers["tidemill.dlq.error"] == b"has-user: user != ''"
+
+
+def undecodable_ms(broker: BrokerProcess, name: str) -> int:
+    return records_of(broker.bootstrap, f"{name}.in")[0].timestamp_ms
+
+
+PLAIN = """\
+name = "{name}"
+
+[source.in]
+topics = ["{name}.in"]
+decode = {{ format = "text" }}
+
+[stage.checked]
+from = "in"
+{stage}
+
+[sink.out]
+from = "checked"
+topic = "{name}.out"
+partitions = 1
+"""
+
+
+def plain(spark: Any, broker: BrokerProcess, folder: Path, stage: str) -> Case:
+    name = f"plain-{folder.name}"
+    create(broker.bootstrap, f"{name}.in")
+    text = PLAIN.format(name=name, stage=stage)
+    return Case(text, spark, broker.bootstrap, folder / "state")
+
+
+def test_the_next_run_continues_where_the_last_one_stopped_or_failed(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The query's group shows how far it is, and a failure names the record that it is about."""
+    expect = 'expect = [{ name = "short", that = "length(value) < 3", on_failure = "fail" }]'
+    case = plain(spark, broker, tmp_path, expect)
+    name = case.pipeline.name
+    read = TopicPartition(f"{name}.in", 0)
+    send(broker.bootstrap, read.topic, [(None, b"a"), (None, b"b")])
+    assert case.run().state == "finished"
+    assert committed(broker.bootstrap, f"{name}.out") == {read: 2}
+
+    send(broker.bootstrap, read.topic, [(None, b"too long"), (None, b"c")])
+    note = case.run()
+    assert note.state == "failed"
+    assert note.error == (
+        "query out: expectation short of stage checked is not met (length(value) < 3) "
+        f"by {name}.in-0@2"
+    )
+    assert case.state.read() == note
+    assert committed(broker.bootstrap, f"{name}.out") == {read: 2}
+
+    case.text = case.text.replace('"fail"', '"drop"')
+    note = case.run()
+    assert (note.state, note.queries[0].rows) == ("finished", 2)
+    rows = rows_of(broker.bootstrap, f"{name}.out")
+    assert rows == [{"value": "a"}, {"value": "b"}, {"value": "c"}]
+    assert committed(broker.bootstrap, f"{name}.out") == {read: 4}
+
+
+SESSIONS = """\
+name = "{name}"
+
+[source.in]
+topics = ["{name}.in"]
+decode = {{ format = "json", schema = "user STRING, at TIMESTAMP" }}
+
+[stage.left]
+from = "in"
+where = "user = 'ann'"
+
+[stage.right]
+from = "in"
+where = "user != 'ann'"
+select = ["user", "at", "1 AS other"]
+
+[stage.sessions]
+from = ["left", "right"]
+watermark = {{ column = "at", delay = "1 second" }}
+
+[stage.sessions.aggregate]
+by = ["user"]
+session = {{ column = "at", gap = "30 seconds" }}
+columns = {{ clicks = "count(*)", others = "sum(other)" }}
+
+[stage.totals]
+from = "in"
+aggregate = {{ by = ["user"], columns = {{ clicks = "count(*)" }} }}
+
+[sink.sessions]
+from = "sessions"
+topic = "{name}.sessions"
+partitions = 1
+key = "user"
+
+[sink.totals]
+from = "totals"
+output = "update"
+table = "parquet:{folder}/totals"
+mode = "upsert"
+keys = ["user"]
+"""
+
+
+def test_a_changed_aggregate_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    case = Case(SESSIONS.format(name="changed", folder=tmp_path), None, "127.0.0.1:9", tmp_path)
+    for query in queries(case.pipeline):
+        case.state.folder.mkdir(exist_ok=True)
+        case.state.remember({query.name: fingerprint(case.pipeline, query)})
+    case.text = case.text.replace('gap = "30 seconds"', 'gap = "1 minute"')
+    with pytest.raises(CannotContinueError, match=r"query sessions .*30 seconds.*--reset"):
+        case.run()
+    assert case.state.read() is None, "nothing was started"
