@@ -14,9 +14,14 @@ from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from tidemill.controller.election import NOBODY, ElectionPolicy, next_state
+from tidemill.controller.election import (
+    NOBODY,
+    ElectionPolicy,
+    complete_reassignment,
+    next_state,
+)
 from tidemill.errors import ErrorCode
-from tidemill.image import ClusterImage, PartitionImage, TopicImage
+from tidemill.image import ClusterImage, LeaderRecovery, PartitionImage, TopicImage
 from tidemill.invariant import invariant
 from tidemill.types import BrokerId
 
@@ -94,7 +99,23 @@ class Changes:
             preferred=preferred,
             distrusted=distrusted,
         )
-        return None if after is None else self.add(topic, after)
+        return None if after is None else self.add(topic, self._moved(topic, after))
+
+    def _moved(self, topic: TopicImage, after: PartitionImage) -> PartitionImage:
+        """`after`, with its move ended if the election brought the last target in sync.
+
+        Nobody would propose that change: it would stay half moved until something else happens.
+        After an unclean election it does: what the others have may be wanted yet.
+        """
+        is_clean = after.recovery is LeaderRecovery.RECOVERED
+        if not is_clean or complete_reassignment(after) == after:
+            return after
+        ended = next_state(after, after, self.alive, self.policy(topic))
+        invariant(ended is not None, "a move that ends changes the assignment")
+        assert ended is not None
+        return replace(
+            ended, leader_epoch=after.leader_epoch, partition_epoch=after.partition_epoch
+        )
 
     def add(self, topic: TopicImage, after: PartitionImage) -> PartitionImage:
         """Take in a next state of `next_state`, signed with the controller's epoch."""

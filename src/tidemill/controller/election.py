@@ -73,8 +73,6 @@ def next_state(
     after = complete_reassignment(wanted)
     after = _with_eligible(before, after, policy, distrusted)
     after = _with_leader(after, alive, policy, preferred)
-    # Who was eligible and leads now is in sync: it may have been the target that the move lacked.
-    after = complete_reassignment(after)
     if len(after.isr) >= effective_min_isr(after, policy):
         after = replace(after, elr=())
     if set(after.isr) == set(before.isr):
