@@ -134,6 +134,24 @@ def test_a_range_that_was_left_in_the_middle_does_not_disturb_the_next(
         assert len(rows(reader.read(topic, 0, 100, 30_000))) == 29_900
 
 
+def test_a_range_of_a_topic_that_was_made_anew_is_read(
+    tidemill_broker: BrokerProcess, topic: str
+) -> None:
+    """Whoever asks knows the new topic; that the reader still knows the old one is its affair."""
+    bootstrap = tidemill_broker.bootstrap
+    with ColumnarReader(bootstrap) as reader:
+        for count in (10, 25):
+            create(bootstrap, topic)
+            values = pyarrow.array([b"%d" % n for n in range(count)], pyarrow.binary())
+            with ColumnarProducer(bootstrap) as producer:
+                producer.send(topic, None, None, values, None, None)
+                producer.flush()
+            found = [row[3] for row in rows(reader.read(topic, 0, 0, count))]
+            assert found == values.to_pylist()
+            with blocking.Admin(bootstrap) as admin:
+                admin.delete_topics([topic]).raise_first()
+
+
 def test_a_reader_that_was_closed_says_so(tidemill_broker: BrokerProcess, topic: str) -> None:
     bootstrap = tidemill_broker.bootstrap
     create(bootstrap, topic)

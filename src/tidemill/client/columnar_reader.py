@@ -53,6 +53,7 @@ class RangeConsumer(Consumer):
     """The asyncio side: whole batches of one range of one partition at a time."""
 
     _place: TopicPartition
+    _start: int
     _end: int
     _taking: asyncio.Task[Any] | None = None
 
@@ -62,7 +63,7 @@ class RangeConsumer(Consumer):
             # Whoever still takes for the range before would take from this one.
             self._taking.cancel()
             await asyncio.gather(self._taking, return_exceptions=True)
-        self._place, self._end = place, end
+        self._place, self._start, self._end = place, start, end
         self.assign([place])
         self._state(place).fetch_until = end
         self.seek(place, start)
@@ -84,7 +85,14 @@ class RangeConsumer(Consumer):
             try:
                 batches = await self._take_some(state)
             except OffsetResetError as error:
-                raise await self._explained(error, position) from error
+                explained = await self._explained(error, position)
+                is_late = self._clock.monotonic_ms() >= deadline_ms
+                if explained is not error or position != self._start or is_late:
+                    raise explained from error
+                # Nothing was read yet, and who asked may know the topic that was made anew since.
+                self.seek(self._place, position)
+                await asyncio.sleep(self.settings.retry_backoff_ms / 1000)
+                continue
             except ClientError as error:
                 if not error.retriable or self._clock.monotonic_ms() >= deadline_ms:
                     raise
