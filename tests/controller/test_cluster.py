@@ -147,13 +147,17 @@ async def test_topics_wait_until_the_cluster_is_whole(wires: Wires) -> None:
 
 
 async def test_a_topic_that_does_not_say_counts_on_those_who_stay(wires: Wires) -> None:
-    """Replicas as many as brokers, at most three; whoever is dead or leaving is none of them."""
+    """As many as brokers, at most three; one that is down will be back, one that leaves may not."""
     one, *_ = await wires.start_all(1, 2, 3, 4)
     [made] = await create(one, topic("three", 1, -1))
     assert made.replication_factor == 3
     await wires.members[4].controller.shut_down()
     wires.kill(3)
     await until(lambda: one.image.broker(3) is None)
+    [made] = await create(one, topic("again-three", 1, -1))
+    assert made.replication_factor == 3
+    assert set(wires.partition("again-three").isr) == {1, 2}
+    await wires.members[2].controller.shut_down()
     [made] = await create(one, topic("two", 1, -1))
     assert made.replication_factor == 2
 

@@ -206,7 +206,7 @@ def _place(
 
 def _hosts(image: ClusterImage, replication_factor: int) -> Iterable[BrokerImage]:
     """The brokers that may hold the replicas: those that are down only where the others are few."""
-    is_short = replication_factor > len(image.brokers)
+    is_short = replication_factor > len(image.alive_brokers())
     return (image.members() if is_short else image.brokers).values()
 
 
