@@ -1,4 +1,4 @@
-"""Child processes that do not outlive whoever started them."""
+"""What is started and has to be stopped again, and processes that do not outlive their parent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,3 +28,28 @@ def stopping_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return ask
+
+
+class Running:
+    """Started on entering `with`, stopped on leaving it, even if starting fails half way."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -24,10 +24,9 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tidemill.children import stopping_with_parent
+from tidemill.children import Running, stopping_with_parent
 from tidemill.errors import TidemillError
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class Daemon:
         return self.log.read_text(errors="replace")
 
 
-class StandaloneCluster:
+class StandaloneCluster(Running):
     """One master and `workers` workers, each of which offers its cores and memory to executors."""
 
     def __init__(
@@ -211,21 +210,6 @@ class StandaloneCluster:
                 daemon.process.kill()
                 daemon.process.wait()
         self._master, self.workers = None, []
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def spark_home() -> Path:

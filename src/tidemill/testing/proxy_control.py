@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import msgspec
 
+from tidemill.children import Running
 from tidemill.testing.process import free_port
 from tidemill.testing.proxy import HOST, Link, Way
-from tidemill.testing.running import Running
 
 ANSWER_TIMEOUT_S = 30
 LINKS_MAX = 256

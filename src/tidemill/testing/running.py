@@ -1,39 +1,15 @@
-"""Things that tests start and stop: the `with` statement, and a process ended by its own id."""
+"""A process that tests start and stop, ended by its own id."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from tidemill.children import Running
 
 STOP_TIMEOUT_S = 60
-
-
-class Running:
-    """Started on entering `with`, stopped on leaving it, even if starting fails half way."""
-
-    def start(self) -> Self:
-        raise NotImplementedError
-
-    def stop(self) -> object:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 class OwnProcess(Running):

@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from tidemill.children import Running
 from tidemill.testing.process import free_port
-from tidemill.testing.running import OwnProcess, Running
+from tidemill.testing.running import OwnProcess
 
 READY_TIMEOUT_S: Final = 60
 PROBE_TIMEOUT_S: Final = 2
