@@ -27,7 +27,7 @@ EXPECTED = """
     group list|describe|members|offsets|seek|delete
     config get|set|explain|check|print
     log dump|verify|import
-    pipeline init|check|run|status|stop
+    pipeline init|check|run|status|stop|mirror|repartition
     perf produce|consume
     profile create|use|list|edit
     help exit-codes|offsets|formats|settings

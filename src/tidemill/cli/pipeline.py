@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tidemill.spark.pipeline.state import PipelineState, RunNote
 
 app = App(name="pipeline")
+app.command("tidemill.cli.mirror:app", name="mirror")
+app.command("tidemill.cli.repartition:app", name="repartition")
 
 STOP_WAIT_S = 60.0
 DEFAULT_MASTER = "local[*]"
