@@ -30,7 +30,13 @@ STOP_LIMIT_S = 30
 HANDOVER_S = 3 * HEARTBEAT_MS / 1000 + 1.0
 """Members hear of the change with their next heartbeat, and say with another that they obeyed."""
 
+ATTEMPTS = 3
+
 Owners = dict[str, frozenset[Place]]
+
+
+class StarvedError(Exception):
+    """Members came too late to keep their sessions: the doing of a machine that runs forty."""
 
 
 class Group:
@@ -56,15 +62,19 @@ class Group:
         self._victim_plan = plan
         self._rest_names = {each.name for each in crowd(rest)}
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._ids: dict[str, str] = {}
 
     def start(self) -> None:
         """The victim is the first, so that it has something to lose when the others have come."""
         self._processes.append(spawn(self._victim_plan))
         eventually(lambda: self._unrest({"victim"}), START_LIMIT_S)
+        self._ids = self._member_ids()
         self._processes += map(spawn, self._rest_plans)
 
     def settle(self) -> Owners:
         eventually(lambda: self._unrest({"victim", *self._rest_names}), START_LIMIT_S)
+        self._check_sessions()
+        self._ids = self._member_ids()
         return self._owners()
 
     def kill(self) -> None:
@@ -73,7 +83,10 @@ class Group:
 
     def settle_without_victim(self, killed_at: float) -> tuple[Owners, float]:
         limit_s = killed_at + SESSION_MS / 1000 + HANDOVER_S - time.monotonic()
-        eventually(lambda: self._unrest(self._rest_names), limit_s)
+        try:
+            eventually(lambda: self._unrest(self._rest_names), limit_s)
+        finally:
+            self._check_sessions()
         return self._owners(), time.monotonic() - killed_at
 
     def _unrest(self, names: set[str]) -> str:
@@ -85,6 +98,14 @@ class Group:
     def _owners(self) -> Owners:
         group = self.watcher.describe()
         return {m.client_id: frozenset(map(_place, m.assignment)) for m in group.members}
+
+    def _member_ids(self) -> dict[str, str]:
+        return {m.client_id: m.member_id for m in self.watcher.describe().members}
+
+    def _check_sessions(self) -> None:
+        now = self._member_ids()
+        if late := {name for name, known in self._ids.items() if now.get(name, known) != known}:
+            raise StarvedError(late)
 
     def end(self) -> None:
         for process in self._processes:
@@ -117,6 +138,19 @@ def groups(folder: Path, kind: Kind, *sizes: int) -> Iterator[list[Group]]:
 
 
 def hand_over(folder: Path, kind: Kind) -> None:
+    """Members that were expelled and joined anew have nothing to keep: then it is tried again."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            hand_over_once(folder / str(attempt), kind)
+        except StarvedError:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return
+
+
+def hand_over_once(folder: Path, kind: Kind) -> None:
+    folder.mkdir()
     with groups(folder, kind, 22, 20) as (with_standby, without):
         before, before_without = with_standby.settle(), without.settle()
         check_shares(before, idle=2)

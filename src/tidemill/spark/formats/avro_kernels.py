@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidemill.wire.kernels import kernel, read_varlong
+from tidemill.wire.kernels import kernel
 
 # The columns of the table of steps.
 KIND: Final = 0
@@ -47,6 +47,27 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 @kernel
+def read_long(buf: Any, pos: int, end: int) -> tuple[int, int]:
+    """A zigzag varint of at most 64 bits, and the position after it: -1 if there is none.
+
+    As `read_varlong` of the record kernels, again: a kernel calls kernels of its own file only.
+    """
+    encoded = 0
+    shift = 0
+    while pos < end and shift < 70:
+        byte = int(buf[pos])
+        pos += 1
+        if shift == 63 and byte > 1:
+            return 0, -1
+        encoded |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            # The mask makes the shift a logical one where integers have 64 bits.
+            return ((encoded >> 1) & _INT64_MAX) ^ -(encoded & 1), pos
+        shift += 7
+    return 0, -1
+
+
+@kernel
 def read_bits(buf: Any, pos: int, size: int) -> int:
     """Bytes as a number, the first one lowest; eight of them give a signed one."""
     bits = 0
@@ -61,11 +82,11 @@ def read_bits(buf: Any, pos: int, size: int) -> int:
 @kernel
 def read_block(buf: Any, pos: int, end: int) -> tuple[int, int]:
     """How many items of an array or map follow, and where: -1 if that is damaged."""
-    count, pos = read_varlong(buf, pos, end)
+    count, pos = read_long(buf, pos, end)
     if pos < 0 or count >= 0:
         return count, pos
     # A negative count is followed by the size of the block in bytes, for those who skip it.
-    size, pos = read_varlong(buf, pos, end)
+    size, pos = read_long(buf, pos, end)
     if pos < 0 or size < 0 or size > end - pos or count < -_INT64_MAX:
         return 0, -1
     return -count, pos
@@ -93,7 +114,7 @@ def read_scalar(
         numbers[place] = pos
         lengths[place] = size
         return pos + size
-    value, pos = read_varlong(buf, pos, end)
+    value, pos = read_long(buf, pos, end)
     if pos < 0:
         return -1
     if kind == BYTES:
@@ -152,7 +173,7 @@ def read_row(
             place = int(steps[step, BASE]) + int(counts[level]) - 1 if noting else 0
             null_at = int(steps[step, NULL_AT])
             if null_at >= 0:
-                branch, pos = read_varlong(buf, pos, end)
+                branch, pos = read_long(buf, pos, end)
                 if pos < 0 or branch < 0 or branch > 1:
                     return False
                 if branch == null_at:
