@@ -33,7 +33,7 @@ source.clicks = { topics = ["clicks"], decode = { format = "text" } }
 sink.copy = { from = "clicks", topic = "clicks.copy", partitions = 1 }
 """
 NEEDS_A_PROCESS = re.compile("broker start|validate|pipeline (check|run)")
-RUNS_FOREVER = re.compile(r"^tidemill up(?!.*--dry-run)")
+RUNS_FOREVER = re.compile(r"^tidemill (pipeline cluster )?up(?!.*--dry-run)")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_example(example: str, bootstrap: str, place: Path) -> None:
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if RUNS_FOREVER.match(e)])
 def test_example_that_runs_until_it_is_stopped(example: str, place: Path, tmp_path: Path) -> None:
-    """`tidemill up ...` word for word; a port of its own comes from the environment where the
+    """`tidemill ... up ...` word for word; a port of its own comes from the environment where the
     example names none, so that it never meets another broker's 9092."""
     variables = environment({"PATH": f"{place / 'bin'}:/usr/bin:/bin"})
     if "--port" not in example:
@@ -138,14 +138,14 @@ def test_example_that_runs_until_it_is_stopped(example: str, place: Path, tmp_pa
         env=variables, cwd=tmp_path, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    watchdog = threading.Timer(30, process.kill)
+    watchdog = threading.Timer(90, process.kill)
     watchdog.start()
     assert process.stdout is not None
     ready = process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
     watchdog.cancel()
-    assert re.fullmatch(r"ready on 127\.0\.0\.1:\d+\n", ready), err
+    assert re.fullmatch(r"ready on (spark://)?127\.0\.0\.1:\d+\n", ready), err
     assert process.returncode == 0, err
 
 

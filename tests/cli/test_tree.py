@@ -28,6 +28,7 @@ EXPECTED = """
     config get|set|explain|check|print
     log dump|verify|import
     pipeline init|check|run|status|stop|mirror|repartition
+    pipeline cluster up
     perf produce|consume
     profile create|use|list|edit
     help exit-codes|offsets|formats|settings

@@ -29,5 +29,5 @@ def test_the_file_on_the_page_is_the_one_that_init_writes() -> None:
 def test_its_commands_are_examples_of_the_help() -> None:
     """`tests/cli/test_examples.py` runs those."""
     commands = [line for line in PAGE.read_text().splitlines() if line.startswith("tidemill ")]
-    assert len(commands) == 4
+    assert len(commands) == 5
     assert set(commands) <= set(EXAMPLES)

@@ -7,17 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.spark.processes import listening
 
 from tidemill.spark.cluster import ClusterError, StandaloneCluster
-
-
-def listening(process: psutil.Process) -> set[str]:
-    """The addresses on which a process takes connections."""
-    return {
-        each.laddr.ip.removeprefix("::ffff:")
-        for each in process.net_connections(kind="tcp")
-        if each.status == psutil.CONN_LISTEN
-    }
 
 
 @pytest.mark.xdist_group("spark")

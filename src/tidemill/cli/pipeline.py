@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidemill.spark.pipeline.state import PipelineState, RunNote
 
 app = App(name="pipeline")
+app.command("tidemill.cli.spark_cluster:app", name="cluster")
 app.command("tidemill.cli.mirror:app", name="mirror")
 app.command("tidemill.cli.repartition:app", name="repartition")
 

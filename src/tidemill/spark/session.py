@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 
+HERE = "127.0.0.1"
+
 _LOCAL = re.compile(r"local(\[.*\])?")
+_CLUSTER_HERE = re.compile(r"spark://(localhost|127(\.\d+){3})(:\d+)?")
 
 
 def recommended_conf(master: str = DEFAULT_MASTER) -> dict[str, str]:
@@ -44,14 +47,26 @@ def recommended_conf(master: str = DEFAULT_MASTER) -> dict[str, str]:
         ),
         "spark.ui.showConsoleProgress": "false",
     }
+    if is_here(master):
+        # Nobody outside has to reach the driver, and nobody should.
+        conf |= {"spark.driver.host": HERE, "spark.driver.bindAddress": HERE}
     if _LOCAL.fullmatch(master):
-        # Everything is in this process: 200 tiny shuffle partitions only cost, and so do names.
-        conf |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": str(_cores(master)),
-        }
+        # Everything is in this process: 200 tiny shuffle partitions only cost.
+        conf["spark.sql.shuffle.partitions"] = str(_cores(master))
     return conf
+
+
+def is_here(master: str) -> bool:
+    """Whether all of Spark runs on this machine: in this process, or on a cluster on loopback."""
+    return bool(_LOCAL.fullmatch(master) or _CLUSTER_HERE.fullmatch(master))
+
+
+def set_environment(master: str) -> None:
+    """What a JVM takes over when it starts; what the user has set already stays."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_here(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", HERE)  # The web page has no setting of its own.
 
 
 def session(
@@ -63,9 +78,8 @@ def session(
     """A session with the recommended settings, `conf` on top; workers run this interpreter."""
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     target = master or DEFAULT_MASTER
+    set_environment(target)
     builder = SparkSession.builder.appName(name).master(target)
     for key, value in {**recommended_conf(target), **(conf or {})}.items():
         builder = builder.config(key, value)

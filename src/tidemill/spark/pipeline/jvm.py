@@ -7,8 +7,6 @@ we end, for it watches the pipe to us.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +22,9 @@ def own_session(name: str, *, master: str, conf: Mapping[str, str], log: Path) -
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    from tidemill.spark.session import recommended_conf, session
+    from tidemill.spark.session import recommended_conf, session, set_environment
 
-    # The JVM takes it over when it starts: with another Python it would not find our data source.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    set_environment(master)
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
     settings = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)

@@ -1,0 +1,31 @@
+"""What tests ask about Spark's processes: who they are, where they listen."""
+
+from __future__ import annotations
+
+import psutil
+
+
+def listening(process: psutil.Process) -> set[str]:
+    """The addresses on which a process takes connections."""
+    return {
+        each.laddr.ip.removeprefix("::ffff:")
+        for each in process.net_connections(kind="tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
+
+
+def words(process: psutil.Process) -> str:
+    """The command line of a process; empty once it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def executors(worker_pid: int) -> list[psutil.Process]:
+    """The executors that a worker of a standalone cluster has started."""
+    try:
+        children = psutil.Process(worker_pid).children()
+    except psutil.NoSuchProcess:
+        return []
+    return [each for each in children if "CoarseGrainedExecutorBackend" in words(each)]

@@ -1,0 +1,28 @@
+"""The settings of a session: where all of Spark is on this machine, nobody outside reaches it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.spark.session import recommended_conf
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*]", "spark://127.0.0.1:7077", "spark://localhost:7077"]
+)
+def test_the_driver_listens_here_only_if_all_of_spark_is_here(master: str) -> None:
+    conf = recommended_conf(master)
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["spark://10.0.0.7:7077", "spark://127.0.0.1.example.org:7077", "spark://127.0.0.1,far:7077"],
+)
+def test_executors_elsewhere_can_reach_the_driver(master: str) -> None:
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & recommended_conf(master).keys()
+
+
+def test_only_a_session_within_one_process_has_as_few_shuffle_partitions_as_cores() -> None:
+    assert recommended_conf("local[3]")["spark.sql.shuffle.partitions"] == "3"
+    assert "spark.sql.shuffle.partitions" not in recommended_conf("spark://127.0.0.1:7077")
