@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
+import pytest
 from tests.cli.helpers import quick
 from tests.spark.pipeline.files import RIGHT, changed, line_of
 
@@ -47,8 +49,23 @@ def test_topics_are_looked_up_where_a_broker_answers(tmp_path: Path, bootstrap: 
     code, found = checked(tmp_path, bootstrap, text)
     assert code == 1
     assert any("there is no topic `there-is-no-such-topic`" in str(each) for each in found)
-    code, found = checked(tmp_path, "127.0.0.1:9", text, "--timeout", "1")
+    code, found = checked(tmp_path, bootstrap, text, "--no-broker")
     assert (code, found) == (0, [])
+
+
+def test_a_broker_that_was_named_has_to_answer(tmp_path: Path) -> None:
+    """One that listens and says nothing, too."""
+    file = tmp_path / "clicks.toml"
+    file.write_text(RIGHT)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address in ("127.0.0.1:9", f"127.0.0.1:{silent.getsockname()[1]}"):
+            options = ("--no-spark", "-b", address, "--timeout", "1")
+            ran = quick("pipeline", "check", str(file), *options)
+            assert ran.status == 5
+            assert f"no broker answers at {address} (the command line)" in ran.err
+            assert "--no-broker" in ran.err
+    ran = quick("pipeline", "check", str(file), "--no-spark", "--timeout", "1")
+    assert ran.status != 5, "nobody has named the default: that it is not there is no error"
 
 
 def test_run_refuses_what_check_refuses(tmp_path: Path, bootstrap: str) -> None:
@@ -62,10 +79,48 @@ def test_run_refuses_what_check_refuses(tmp_path: Path, bootstrap: str) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    ran = quick("pipeline", "check", str(tmp_path / "none.toml"))
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_files_that_are_none(tmp_path: Path, verb: str) -> None:
+    ran = quick("pipeline", verb, str(tmp_path / "none.toml"))
     assert ran.status == 3
     assert "tidemill pipeline init" in ran.err
+    ran = quick("pipeline", verb, str(tmp_path))
+    assert ran.status == 2
+    assert f"{tmp_path} is a directory" in ran.err
+    (tmp_path / "circle.toml").symlink_to(tmp_path / "around.toml")
+    (tmp_path / "around.toml").symlink_to(tmp_path / "circle.toml")
+    ran = quick("pipeline", verb, str(tmp_path / "circle.toml"))
+    assert ran.status == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "suggestion"),
+    [
+        ("", 1, "the file has no `name`", 'name = "site-activity"'),
+        (changed("[stage.clean]", "[stage.clean"), 16, "a section's name has no end", "write ["),
+        (changed('"ms >= 0"', '"ms >= 0'), 18, "a text has no end", "close its quotes"),
+        (changed("[stage.views]", "[stage.clean]"), 39, "[stage.clean] is there twice", "rename"),
+        (
+            changed('where = "ms >= 0"', "where = 1\nwhere = 2"),
+            19,
+            "the key is there twice",
+            "remove",
+        ),
+        (changed('where = "ms >= 0"', "where = ms"), 18, "no value that can be read", "in quotes"),
+        (changed('where = "ms >= 0"', "where"), 18, "is no key", 'key = "value"'),
+        (changed('["clicks"]', '["clicks"'), 6, "has no end", "close its brackets"),
+    ],
+)
+def test_texts_that_are_no_pipeline(
+    tmp_path: Path, text: str, line: int, message: str, suggestion: str
+) -> None:
+    code, found = checked(tmp_path, "127.0.0.1:9", text)
+    assert code == 1
+    first = found[0]
+    assert isinstance(first, dict)
+    assert (first["line"], first["severity"]) == (line, "error")
+    assert message in first["message"]
+    assert suggestion in first["suggestion"]
 
 
 # --- init, status, stop ---------------------------------------------------------------------------
@@ -75,9 +130,7 @@ def test_init_writes_a_file_that_is_all_right_and_replaces_none(tmp_path: Path) 
     ran = quick("pipeline", "init", "orders", cwd=tmp_path)
     assert ran.status == 0, ran.err
     assert 'name = "orders"\n' in (tmp_path / "orders.toml").read_text()
-    checked = quick(
-        "pipeline", "check", "orders.toml", "--no-spark", "-b", "127.0.0.1:9", cwd=tmp_path
-    )
+    checked = quick("pipeline", "check", "orders.toml", "--no-spark", "--no-broker", cwd=tmp_path)
     assert checked.status == 0, checked.out
     assert "orders.toml is all right: 1 source, 1 table, 2 stages, 3 sinks" in checked.out
     again = quick("pipeline", "init", "orders", cwd=tmp_path)

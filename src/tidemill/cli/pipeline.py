@@ -146,16 +146,18 @@ async def check(
     spark: Annotated[
         bool, Parameter(help="Have Spark judge the expressions, which takes some seconds.")
     ] = True,
+    broker: Annotated[bool, Parameter(help="Look up the topics at a broker.")] = True,
     common: Common = COMMON,
 ) -> Mistakes | Note:
     """Say what is wrong with a pipeline file: every mistake with its line and what to do.
 
-    Topics are looked up if a broker answers, and expressions are judged by Spark if it is
-    installed; without them the file is checked by itself.
+    Topics are looked up if a broker answers, as one must that was named, and expressions are judged
+    by Spark if it is installed; without them the file is checked by itself.
     """
     pipeline, problems, target = _checked(file, common)
     if pipeline is not None:
-        await check_topics(pipeline, target, problems)
+        if broker:
+            await check_topics(pipeline, target, problems)
         if spark and not problems.are_fatal:
             check_with_spark(pipeline, target, problems)
     if problems.found:
@@ -303,7 +305,14 @@ def _checked(file: str, common: Common) -> tuple[Pipeline | None, Problems, Targ
         raise CommandError(
             f"{file}: no such file", Exit.NOT_FOUND, "`tidemill pipeline init NAME` writes one"
         )
-    pipeline, problems = check(file)
+    if os.path.isdir(file):
+        raise CommandError(
+            f"{file} is a directory", Exit.USAGE, "name the pipeline's file, such as clicks.toml"
+        )
+    try:
+        pipeline, problems = check(file)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}", Exit.FAILED) from None
     target = common.target
     if pipeline is not None and pipeline.bootstrap and target.is_default:
         target = replace(target, bootstrap=pipeline.bootstrap, source=file)

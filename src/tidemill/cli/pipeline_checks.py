@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.render import plural, talk
-from tidemill.errors import TidemillError
+from tidemill.errors import ErrorCode
 
 if TYPE_CHECKING:
     from tidemill.cli.connect import Target
     from tidemill.spark.pipeline.load import Problems
     from tidemill.spark.pipeline.model import Pipeline
 
-BROKER_WAIT_S = 3.0
+BROKER_WAIT_S = 10.0
 
 
 async def check_topics(pipeline: Pipeline, target: Target, problems: Problems) -> None:
-    """Look up the topics that the file names; where no broker answers, say so and go on."""
+    """Look up the topics that the file names. That no broker answers is an error where somebody
+    has said which one to ask; else it is told, and the file is checked by itself."""
+    from tidemill.client.errors import RequestTimeoutError, UnreachableError
     from tidemill.spark.pipeline.check import check_topics as check
+    from tidemill.spark.pipeline.check import named_topics
 
-    existing: list[str] | None = None
-    with suppress(TidemillError, OSError, TimeoutError):
-        async with asyncio.timeout(BROKER_WAIT_S), target.admin() as admin:
+    try:
+        async with asyncio.timeout(_wait_s(target)), target.admin() as admin:
             existing = [topic.name for topic in await admin.list_topics()]
-    if existing is None:
+            hidden = named_topics(pipeline) - set(existing)
+            answers = await admin.describe_topics(sorted(hidden))
+    except (UnreachableError, RequestTimeoutError, TimeoutError, OSError):
+        if not target.is_default:
+            raise CommandError(
+                f"no broker answers at {target.bootstrap} ({target.source})",
+                Exit.UNREACHABLE,
+                "--no-broker checks the file without looking up its topics",
+            ) from None
         talk(f"no broker answers at {target.bootstrap} ({target.source}): topics are not checked")
         return
-    check(pipeline, existing, problems)
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    forbidden = {name for name, error in answers.errors().items() if error.code is denied}
+    check(pipeline, existing, problems, forbidden=forbidden)
+
+
+def _wait_s(target: Target) -> float:
+    return BROKER_WAIT_S if target.timeout_ms is None else target.timeout_ms / 1000
 
 
 def check_with_spark(pipeline: Pipeline, target: Target, problems: Problems) -> None:

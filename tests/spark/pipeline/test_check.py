@@ -111,6 +111,15 @@ def test_a_name_that_means_two_things() -> None:
     assert mistake.message == "there is a source `clicks` already"
 
 
+@pytest.mark.parametrize("again", ["delta:/tables/views", "parquet:/tables/./views/"])
+def test_a_table_that_two_sinks_write_into(again: str) -> None:
+    text = RIGHT + f'\n[sink.again]\nfrom = "clean"\ntable = "{again}"\n'
+    mistake = only_mistake(text)
+    assert (mistake.key, mistake.line) == ("sink.again.table", len(text.splitlines()))
+    assert mistake.message == "sink `views` writes into this table already"
+    assert "another table" in mistake.suggestion
+
+
 def test_dedupe_without_a_watermark_would_remember_forever() -> None:
     text = changed('[stage.clean.watermark]\ncolumn = "at"\ndelay = "10 minutes"\n', "")
     _, problems = checked(text)
@@ -214,6 +223,15 @@ def test_missing_topics() -> None:
     assert mistake.line == line_of(RIGHT, 'topics = ["clicks"]')
     assert mistake.message == "there is no topic `clicks`"
     assert mistake.suggestion == "did you mean `click`?"
+
+
+def test_topics_that_the_cluster_hides() -> None:
+    pipeline, problems = checked(RIGHT)
+    assert pipeline is not None
+    check_topics(pipeline, ["clicks", "clicks.clean"], problems, forbidden={"users"})
+    (mistake,) = problems.found
+    assert mistake.key == "table.users.topic"
+    assert mistake.message == "the cluster denies access to topic `users`"
 
 
 def test_missing_topics_of_tables_and_sinks() -> None:

@@ -9,8 +9,9 @@ Spark (`compile.check_expressions`); both add to the same list.
 from __future__ import annotations
 
 import difflib
+import posixpath
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path as FilePath
 
 from tidemill.spark.pipeline import columns, graph
@@ -52,6 +53,7 @@ def check_parts(pipeline: Pipeline, problems: Problems) -> None:
     for sink in pipeline.sink.values():
         _check_sink(pipeline, sink, problems)
         _check_output(pipeline, sink, problems)
+    _check_shared_tables(pipeline, problems)
     columns.check_names(pipeline, problems)
     _check_use(pipeline, problems)
 
@@ -201,6 +203,21 @@ def _check_table_target(sink: Sink, problems: Problems) -> None:
             problems.add((*sink.at, name), message, 'say mode = "upsert"')
 
 
+def _check_shared_tables(pipeline: Pipeline, problems: Problems) -> None:
+    """Queries that commit to one table keep overtaking each other."""
+    writers: dict[str, str] = {}
+    for sink in pipeline.sink.values():
+        if not sink.table:
+            continue
+        kind, _, location = sink.table.partition(":")
+        table = sink.table if kind == "iceberg" or ":" in location else posixpath.normpath(location)
+        first = writers.setdefault(table, sink.name)
+        if first != sink.name:
+            message = f"sink `{first}` writes into this table already"
+            suggestion = f"name another table, or let sink `{first}` have both: from = [...]"
+            problems.add((*sink.at, "table"), message, suggestion)
+
+
 def _check_feedback(pipeline: Pipeline, sink: Sink, problems: Problems) -> None:
     """A sink that writes into the topic it reads from never ends."""
     for source in graph.sources_of(pipeline, sink):
@@ -264,10 +281,28 @@ def _check_use(pipeline: Pipeline, problems: Problems) -> None:
             problems.add(table.at, "nothing is joined with it", "remove it", is_warning=True)
 
 
-def check_topics(pipeline: Pipeline, existing: Collection[str], problems: Problems) -> None:
-    """Topics that are named and not there, given those that are and those that will be made."""
+def named_topics(pipeline: Pipeline) -> set[str]:
+    """Topics that the file has by their names."""
+    return {topic for _, topic in _places_of_topics(pipeline) if topic}
+
+
+def check_topics(
+    pipeline: Pipeline,
+    existing: Collection[str],
+    problems: Problems,
+    *,
+    forbidden: Collection[str] = (),
+) -> None:
+    """Topics that are named and not there, given those that are and those that will be made.
+
+    A cluster hides topics from those who may not see them; asked by name it tells them apart.
+    """
     made = {sink.topic for sink in pipeline.sink.values() if sink.partitions is not None}
-    existing = {*existing, *made}
+    existing = {*existing, *made, *forbidden}
+    for at, topic in _places_of_topics(pipeline):
+        if topic in forbidden:
+            suggestion = "ask for the right to describe and read it, or name another user"
+            problems.add(at, f"the cluster denies access to topic `{topic}`", suggestion)
     for source in pipeline.source.values():
         for number, topic in enumerate(source.topics):
             _check_topic(topic, (*source.at, "topics", number), existing, problems)
@@ -282,6 +317,16 @@ def check_topics(pipeline: Pipeline, existing: Collection[str], problems: Proble
                 f"`tidemill topic create {sink.topic}`, or say partitions = 3 to have it made"
             )
             problems.add((*sink.at, "topic"), f"there is no topic `{sink.topic}`", suggestion)
+
+
+def _places_of_topics(pipeline: Pipeline) -> Iterator[tuple[Path, str]]:
+    for source in pipeline.source.values():
+        for number, topic in enumerate(source.topics):
+            yield (*source.at, "topics", number), topic
+    for table in pipeline.table.values():
+        yield (*table.at, "topic"), table.topic
+    for sink in pipeline.sink.values():
+        yield (*sink.at, "topic"), sink.topic
 
 
 def _check_topic(topic: str, at: Path, existing: Collection[str], problems: Problems) -> None:

@@ -91,7 +91,8 @@ def parse(text: str, path: str) -> tuple[Pipeline | None, Problems]:
     try:
         content = read(text)
     except TomlError as error:
-        wrong = PipelineError(path, error.line, "", f"this is no TOML: {error.message}")
+        message = f"this is no TOML: {error.message}"
+        wrong = PipelineError(path, error.line, "", message, error.suggestion)
         return None, Problems(path, found=[wrong])
     problems = Problems(path, lines_of(text))
     values = _values(Pipeline, content, (), problems)

@@ -175,13 +175,42 @@ def read(text: str) -> dict[str, Any]:
         said = str(error)
         found = _POSITION.search(said)
         line = int(found[1]) if found and found[1] else text.count("\n") + 1
-        raise TomlError(line, _POSITION.sub("", said)) from None
+        raise TomlError(line, *_in_our_words(_POSITION.sub("", said))) from None
+
+
+_OUR_WORDS: Final = (
+    (
+        r"Cannot declare \((.*?),?\) twice",
+        "[{0}] is there twice",
+        "put them together, or rename one",
+    ),
+    (
+        r"Cannot overwrite a value|Duplicate inline table key.*",
+        "the key is there twice",
+        "remove one",
+    ),
+    (r"Illegal character '\\n'|Unterminated string", "a text has no end", "close its quotes"),
+    (r"Expected '\]+' at the end of .*", "a section's name has no end", "write [stage.clean]"),
+    (r"Expected '=' after a key.*|Invalid statement", "is no key", 'write key = "value"'),
+    (r"Invalid value", "the key has no value that can be read", "texts stand in quotes"),
+    (r"Unclosed (\w+)", "the {0} has no end", "close its brackets"),
+)
+"""What Python's parser says of mistakes that are often made, what we say, and what to do."""
+
+
+def _in_our_words(said: str) -> tuple[str, str]:
+    for pattern, message, suggestion in _OUR_WORDS:
+        if found := re.fullmatch(pattern, said):
+            names = [each.replace("'", "").replace(", ", ".") for each in found.groups() if each]
+            return message.format(*names), suggestion
+    return said, "every line is a [section], a key = value, or a # comment"
 
 
 class TomlError(ValueError):
-    """The text is no TOML: in which line, and why."""
+    """The text is no TOML: in which line, why, and what to do about it."""
 
-    def __init__(self, line: int, message: str) -> None:
+    def __init__(self, line: int, message: str, suggestion: str) -> None:
         super().__init__(message)
         self.line = line
         self.message = message
+        self.suggestion = suggestion
