@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tidemill.spark.session import recommended_conf
@@ -26,3 +28,13 @@ def test_executors_elsewhere_can_reach_the_driver(master: str) -> None:
 def test_only_a_session_within_one_process_has_as_few_shuffle_partitions_as_cores() -> None:
     assert recommended_conf("local[3]")["spark.sql.shuffle.partitions"] == "3"
     assert "spark.sql.shuffle.partitions" not in recommended_conf("spark://127.0.0.1:7077")
+
+
+def test_workers_import_the_installed_package_and_not_an_archive(spark: Any) -> None:
+    """Python keeps no bytecode of what is in an archive, so each would compile all of it."""
+    from pyspark.sql.functions import udf
+
+    where = udf(lambda _: __import__("pyspark").__file__, "string")
+    (row,) = spark.range(1).select(where("id").alias("file")).collect()
+    assert ".zip" not in row.file
+    assert row.file == __import__("pyspark").__file__

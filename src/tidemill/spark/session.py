@@ -17,6 +17,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidemill.spark.home import home_without_archive
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -67,6 +69,10 @@ def set_environment(master: str) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", HERE)  # The web page has no setting of its own.
+    if _LOCAL.fullmatch(master) and "SPARK_HOME" not in os.environ:
+        home = home_without_archive()
+        if home is not None:
+            os.environ["SPARK_HOME"] = str(home)
 
 
 def session(
