@@ -32,12 +32,17 @@ def apache_kafka(run_dir: Path) -> Iterator[SharedKafka]:
         yield kafka
 
 
+NO_TIME_TO_START = "Python worker failed to connect back"
+"""Spark's words: it gives each Python process ten seconds, whatever else the machine has to do."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
             # The first one waits for a JVM and its warming up, on a machine that has more to do.
             item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=NO_TIME_TO_START))
 
 
 @pytest.fixture(scope="session")

@@ -18,5 +18,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A topic name of this test's own."""
-    return str(request.node.name).replace("[", "-").replace("]", "").removeprefix("test_")
+    """A topic name of this test's own, another one if it runs again."""
+    plain = str(request.node.name).replace("[", "-").replace("]", "").removeprefix("test_")
+    run = getattr(request.node, "execution_count", 1)
+    return plain if run == 1 else f"{plain}-{run}"

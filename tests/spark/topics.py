@@ -10,7 +10,7 @@ from typing import Any
 from tidemill.client.admin_types import NewTopic
 from tidemill.client.blocking import Admin, Producer
 
-WAIT_S = 60
+WAIT_S = 180
 """A generous limit; a test that passes never waits so long."""
 
 
