@@ -84,7 +84,7 @@ class Case:
             pipeline,
             problems,
             setting,
-            session=lambda: self._spark,
+            session=lambda: self._spark() if callable(self._spark) else self._spark,
             state=self.state,
             clock=SystemClock(),
             stop=stop or threading.Event(),

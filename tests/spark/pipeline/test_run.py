@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from tests.spark.pipeline.cases import Case, committed, create, records_of, rows_of, send
 
 from tidemill.spark.pipeline.plan import fingerprint, queries
-from tidemill.spark.pipeline.run import CannotContinueError
+from tidemill.spark.pipeline.run import CannotContinueError, Running
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
@@ -283,6 +286,26 @@ keys = ["user"]
 """
 
 
+def test_several_inputs_sessions_that_end_and_counts_that_are_updated(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    name = f"sessions-{tmp_path.name}"
+    create(broker.bootstrap, f"{name}.in")
+    text = SESSIONS.format(name=name, folder=tmp_path)
+    case = Case(text, spark, broker.bootstrap, tmp_path / "state")
+    at = "2026-11-15T10:{:02}:{:02}Z".format
+    seen = [("ann", 0, 0), ("ann", 0, 20), ("bob", 0, 10), ("ann", 2, 0), ("zoe", 9, 0)]
+    rows = [{"user": user, "at": at(minute, second)} for user, minute, second in seen]
+    send(broker.bootstrap, f"{name}.in", [(None, row) for row in rows])
+    note = case.run()
+    assert note.state == "finished", note.error
+    sessions = rows_of(broker.bootstrap, f"{name}.sessions")
+    found = {(row["user"], row["clicks"], row.get("others")) for row in sessions}
+    assert found == {("ann", 2, None), ("bob", 1, 1), ("ann", 1, None)}
+    totals = spark.read.parquet(str(tmp_path / "totals")).collect()
+    assert {row["user"]: row["clicks"] for row in totals} == {"ann": 3, "bob": 1, "zoe": 1}
+
+
 def test_a_changed_aggregate_is_refused_before_anything_starts(tmp_path: Path) -> None:
     case = Case(SESSIONS.format(name="changed", folder=tmp_path), None, "127.0.0.1:9", tmp_path)
     for query in queries(case.pipeline):
@@ -292,3 +315,90 @@ def test_a_changed_aggregate_is_refused_before_anything_starts(tmp_path: Path) -
     with pytest.raises(CannotContinueError, match=r"query sessions .*30 seconds.*--reset"):
         case.run()
     assert case.state.read() is None, "nothing was started"
+
+
+AVRO = """\
+name = "{name}"
+
+[source.in]
+topics = ["{name}.in"]
+
+[source.in.decode]
+format = "avro"
+schema = '''{schema}'''
+on_failure = "quarantine"
+
+[stage.cheap]
+from = "in"
+where = "price < 10"
+select = ["item", "price", "_offset AS at"]
+
+[sink.out]
+from = "cheap"
+topic = "{name}.out"
+partitions = 1
+"""
+
+
+def test_avro_values_are_columns_and_bad_ones_are_quarantined(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    name = f"avro-{tmp_path.name}"
+    create(broker.bootstrap, f"{name}.in")
+    fields = [{"name": "item", "type": "string"}, {"name": "price", "type": "double"}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    orders = [{"item": "tea", "price": 2.5}, {"item": "pot", "price": 12.0}]
+    values = [avro_of(schema, order) for order in orders]
+    send(broker.bootstrap, f"{name}.in", [("k", each) for each in (*values, b"\xff")])
+    text = AVRO.format(name=name, schema=json.dumps(schema))
+    note = Case(text, spark, broker.bootstrap, tmp_path / "state").run()
+    assert note.state == "finished", note.error
+    assert rows_of(broker.bootstrap, f"{name}.out") == [{"item": "tea", "price": 2.5, "at": 0}]
+    (bad,) = records_of(broker.bootstrap, f"{name}.dead-letters")
+    assert (bad.value, dict(bad.headers)["tidemill.dlq.offset"]) == (b"\xff", b"2")
+
+
+def avro_of(schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return out.getvalue()
+
+
+def test_a_run_whose_spark_does_not_start_has_no_query_that_starts(tmp_path: Path) -> None:
+    class NoSparkError(Exception):
+        pass
+
+    def refuse() -> None:
+        raise NoSparkError("no JVM here")
+
+    case = Case(PLAIN.format(name="never", stage=""), refuse, "127.0.0.1:9", tmp_path)
+    with pytest.raises(NoSparkError):
+        case.run()
+    note = case.state.read()
+    assert note is not None
+    assert (note.state, note.error) == ("failed", "no JVM here")
+    assert [each.state for each in note.queries] == ["stopped"]
+
+
+def test_patience_with_a_query_begins_anew_after_each_batch() -> None:
+    """A pipeline that runs for months meets a slow start of a Python process more than once."""
+
+    class Report:
+        def timestamp(self) -> str:
+            return "2026-11-15T00:00:01.000Z"
+
+        def json(self) -> str:
+            return json.dumps({"timestamp": self.timestamp(), "batchId": 7, "numInputRows": 1})
+
+    class Handle:
+        isActive = True  # noqa: N815 - Spark's own name
+        _jsq: Any = None
+
+        def recentProgress(self) -> list[Report]:
+            return [Report()]
+
+    handle: Any = Handle()
+    handle._jsq = handle
+    running = Running(query=None, frame=None, handle=handle, restarts=4)  # type: ignore[arg-type]
+    running.look()
+    assert (running.restarts, running.progress.batch) == (0, 7)

@@ -32,7 +32,7 @@ from tidemill.spark.pipeline.plan import (
     why_not_continued,
 )
 from tidemill.spark.pipeline.progress import Meter, Progress
-from tidemill.spark.pipeline.state import PipelineState, QueryNote, RunNote, RunState
+from tidemill.spark.pipeline.state import ALIVE, PipelineState, QueryNote, RunNote, RunState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,9 @@ WRITE_EVERY_MS: Final = 1_000
 QUERIES_AT_ONCE: Final = 2
 """Queries that run at the same time where each comes to an end."""
 
-RESTARTS_MAX: Final = 3
+RESTARTS_MAX: Final = 5
+"""How often in a row a query is started again that has not come to its next batch."""
+
 INITIALIZE_MAX_MS: Final = 60_000
 STOP_GRACE_MS: Final = 15_000
 """How long a batch may take to end by itself once the pipeline is told to stop."""
@@ -77,6 +79,7 @@ class Running:
     error: str | None = None
     was_stopped: bool = False
     restarts: int = 0
+    """How often it was started again since its last batch."""
 
     @property
     def is_active(self) -> bool:
@@ -98,6 +101,8 @@ class Running:
             if not self.meter.is_new(reports[number].timestamp()):
                 break
             new.append(json.loads(reports[number].json()))
+        if new:
+            self.restarts = 0
         self.meter.add(reversed(new))
         if self.error is None and not self.is_active:
             refused = self.handle.exception()
@@ -243,15 +248,17 @@ class Life:
     def _started(self, query: Query, frame: DataFrame) -> StreamingQuery:
         sink = query.target if isinstance(query.target, Sink) else None
         frame.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)
+        checkpoint = self.state.checkpoint(query.name, self.pipeline.checkpoints)
         writer = (
-            frame.writeStream.format(FORMAT)
-            .queryName(f"{self.pipeline.name}.{query.name}")
-            .options(**sink_options(sink, self.setting))
-            .option(
-                "checkpointLocation", self.state.checkpoint(query.name, self.pipeline.checkpoints)
-            )
+            frame.writeStream.queryName(f"{self.pipeline.name}.{query.name}")
+            .option("checkpointLocation", checkpoint)
             .outputMode(sink.output if sink else "append")
         )
+        options = sink_options(sink, self.setting)
+        if sink is not None and sink.output == "update":
+            writer = writer.foreachBatch(frame_by_frame(options))
+        else:
+            writer = writer.format(FORMAT).options(**options)
         every_ms = self.pipeline.trigger_ms
         if sink is not None and sink.trigger_ms is not None:
             every_ms = sink.trigger_ms
@@ -336,6 +343,11 @@ class Life:
         self._written_ms = self.clock.monotonic_ms()
         now = {each.query.name: _note_of(each) for each in self.running}
         notes = tuple(now.get(each.name, each) for each in self.note.queries)
+        if state not in ALIVE:  # Some may never have had their turn.
+            notes = tuple(
+                replace(each, state="stopped") if each.state == "starting" else each
+                for each in notes
+            )
         self.note = replace(
             self.note, state=state, error=error, updated_ms=self.clock.now_ms(), queries=notes
         )
@@ -406,6 +418,22 @@ def sink_options(sink: Sink | None, setting: Setting) -> dict[str, str]:
     if sink.topic:
         options["topic"] = sink.topic
     return options | dict(sink.options)
+
+
+def frame_by_frame(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """Writes each batch of a query as a frame: Spark gives updates to no sink made in Python.
+
+    A table knows the batch by the same two names as if the query had written it itself.
+    """
+
+    def write(frame: DataFrame, batch: int) -> None:
+        known_by = {}
+        if "table" in options:
+            query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            known_by = {"table.txnAppId": query, "table.txnVersion": str(batch)}
+        frame.write.format(FORMAT).options(**options, **known_by).mode("append").save()
+
+    return write
 
 
 def make_topics(pipeline: Pipeline, setting: Setting) -> None:
