@@ -192,6 +192,22 @@ def test_a_paused_process_catches_up(loop: SimLoop) -> None:
     assert seen == [1, 2, 12.5, 13.5]
 
 
+def test_what_a_paused_process_missed_comes_before_what_is_due_when_it_goes_on(
+    loop: SimLoop,
+) -> None:
+    """A connection is accepted before it is lost."""
+    seen: list[str] = []
+    domain = loop.domain("broker")
+    domain.pause()
+    for missed in ("first", "second"):
+        domain.call_soon(seen.append, missed)
+    loop.run_for(1)
+    domain.call_soon(seen.append, "third")
+    domain.resume()
+    loop.run_for(1)
+    assert seen == ["first", "second", "third"]
+
+
 def test_what_a_callback_starts_belongs_to_its_domain(loop: SimLoop) -> None:
     seen: list[str] = []
     domain = loop.domain("broker")

@@ -197,8 +197,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return _DOMAIN.get(self.root)
 
     def take_back(self, domain: Domain, held: deque[asyncio.Handle]) -> None:
-        """The domain runs again: first what it missed."""
-        self._due.extend((domain, handle) for handle in held)
+        """The domain runs again: first what it missed, before anything that is due just now."""
+        self._due.extendleft((domain, handle) for handle in reversed(held))
         held.clear()
 
     # Time
