@@ -50,7 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for the whole run: `local[2]`, small, without a web page, warm after the first
     test. All tests that use it stay with one worker. It has Spark's own Kafka connector, where its
     jars can be had."""
-    from tidemill.spark.session import session
+    from tidemill.spark.session import SHORT_LIVED, session
 
     folder = tmp_path_factory.mktemp("spark")
     jars = connector_jars()
@@ -58,6 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "tests",
         master="local[2]",
         conf={
+            **SHORT_LIVED,
             **({"spark.jars": jars} if jars else {}),
             "spark.driver.memory": "1g",
             "spark.local.dir": str(folder),

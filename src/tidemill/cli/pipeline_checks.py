@@ -59,12 +59,13 @@ def check_with_spark(pipeline: Pipeline, target: Target, problems: Problems) -> 
     from tidemill.spark.pipeline.compile import compile_all
     from tidemill.spark.pipeline.inputs import InputsToJudge, TopicInputs
     from tidemill.spark.pipeline.jvm import own_session
+    from tidemill.spark.session import SHORT_LIVED
 
     with TemporaryDirectory(prefix="tidemill-check-") as folder:
         spark = own_session(
             "tidemill check",
             master="local[1]",
-            conf={"spark.ui.enabled": "false"},
+            conf={**SHORT_LIVED, "spark.ui.enabled": "false"},
             log=Path(folder) / "spark.log",
         )
         try:
