@@ -10,7 +10,7 @@ MINUTES ?= 30
 STORE ?= sqlite
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak simulate faults demo bench clean
+.PHONY: help setup check test soak simulate faults demo bench bench-spark clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,7 +47,7 @@ faults: setup ## Brokers killed, cut off and filled up under load: MINUTES=30 ST
 	$(BIN)/python -m tidemill.testing.faults --minutes $(MINUTES) --store $(STORE) \
 	  $(if $(SEED),--seed $(SEED)) --load "$(BIN)/python -m tests.faults.librdkafka_load"
 
-demo: setup ## A broker, traffic, and what came through; ends by itself.
+demo: setup ## Three brokers, clicks, a Spark pipeline, and what came through; ends by itself.
 	$(BIN)/python -m tidemill.cli.main demo
 
 bench: setup ## Tidemill beside Apache Kafka: ratios with spread, and a plot in bench/out.
@@ -55,5 +55,8 @@ bench: setup ## Tidemill beside Apache Kafka: ratios with spread, and a plot in 
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.scale
 
+bench-spark: setup ## Topics into Spark and back, beside Spark's own Kafka connector.
+	$(BIN)/python -m bench.spark
+
 clean: ## Remove what the other targets made.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out tidemill-demo.html

@@ -8,7 +8,9 @@ one pre-encoded request, so that the broker's share of the time is as large as i
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import random
 import struct
 import time
 from collections.abc import Callable
@@ -56,8 +58,42 @@ def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1)
     raise RuntimeError(f"{topic} did not get its leaders")
 
 
+def delete_topic(bootstrap: str, topic: str) -> dict[str, Any]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # Must outlive the request.
+    admin.delete_topics([topic])[topic].result()
+    return {}
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[str, Any]:
+    """How many records all partitions hold together."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    bounds = [
+        consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=LIMIT_S)
+        for index in range(partitions)
+    ]
+    consumer.close()
+    return {"count": sum(high - low for low, high in bounds)}
+
+
+def values_of(size: int, *, varied: bool) -> list[bytes]:
+    """One value, or a thousand that differ as much as text does, for what compresses."""
+    if not varied:
+        return [b"x" * size]
+    chance = random.Random(size)
+    words = [b"%x" % chance.getrandbits(chance.randrange(8, 48)) for _ in range(2_000)]
+    texts = (b" ".join(chance.choices(words, k=size // 2)) for _ in range(1_000))
+    return [text[:size] for text in texts]
+
+
 def produce(
-    bootstrap: str, topic: str, count: int, size: int, acks: str, partitions: int
+    bootstrap: str,
+    topic: str,
+    count: int,
+    size: int,
+    acks: str,
+    partitions: int,
+    codec: str = "none",
+    varied: bool = False,
 ) -> dict[str, Any]:
     """Send `count` values of `size` bytes round robin over the partitions; wait for every ack."""
     failed = 0
@@ -76,12 +112,13 @@ def produce(
             "queue.buffering.max.kbytes": 1_048_576,
             "delivery.report.only.error": True,
             "on_delivery": on_delivery,
+            "compression.type": codec,
         }
     )
-    value = b"x" * size
+    values = itertools.cycle(values_of(size, varied=varied))
     send, poll = producer.produce, producer.poll
     begin = time.perf_counter()
-    for number in range(count):
+    for number, value in zip(range(count), values, strict=False):
         while True:
             try:
                 send(topic, value, partition=number % partitions)
@@ -196,6 +233,8 @@ def first_ack(bootstrap: str, topic: str) -> dict[str, Any]:
 
 LOADS: dict[str, Callable[..., dict[str, Any]]] = {
     "create": create_topic,
+    "delete": delete_topic,
+    "ends": end_offsets,
     "produce": produce,
     "fetch": fetch,
     "round-trip": round_trip,

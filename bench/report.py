@@ -1,4 +1,4 @@
-"""Turns figures into ratios: Tidemill's over Kafka's, median and spread, beside the bar."""
+"""Turns figures into ratios: Tidemill's over the other's, median and spread, beside the bar."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 Figures = dict[str, dict[str, list[float]]]
 
@@ -26,6 +27,10 @@ BARS: list[tuple[str, float, bool]] = [
     (r"leader killed", 1.0, False),
     (r"groups: broker CPU", 1.0, False),
     (r"groups: produce p99", 1.0, False),
+    (r"read 100 B \w+ 1p noop vs defaults", 5.0, True),
+    (r"read 100 B \w+ 1p noop vs best", 2.5, True),
+    (r"read 1000 B \w+ \dp noop", 3.0, True),
+    (r"write .* vs defaults", 2.0, True),
 ]
 
 
@@ -74,8 +79,9 @@ def _ratio(ours: float, theirs: float) -> float:
 class Report:
     """The figures of one run, as text and as a plot."""
 
-    def __init__(self, figures: dict[str, Figures]) -> None:
+    def __init__(self, figures: dict[str, Figures], other: str = "Apache Kafka 4.3.1") -> None:
         self.figures = figures
+        self.other = other
         self.rows = [
             row(part, name, by_system["tidemill"], by_system["kafka"])
             for part, of_part in figures.items()
@@ -99,37 +105,49 @@ class Report:
         return "\n".join(lines)
 
     def plot(self, path: Path) -> None:
-        """Two panels: the ratios as bars, the partition sweep as lines."""
+        """The ratios as bars, and beside them the partition sweep as lines, if there was one."""
         import matplotlib
 
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
 
-        figure, (left, right) = plt.subplots(1, 2, figsize=(15, 8), width_ratios=[3, 2])
+        sweep = self.figures.get("sweep", {})
+        widths = [3, 2] if sweep else [1]
+        figure, panels = plt.subplots(
+            1, len(widths), figsize=(15, 8), width_ratios=widths, squeeze=False
+        )
+        self._plot_ratios(panels[0][0])
+        if sweep:
+            _plot_sweep(panels[0][1], sweep)
+        figure.tight_layout()
+        figure.savefig(path, dpi=110)
+        plt.close(figure)
+
+    def _plot_ratios(self, panel: Any) -> None:
         shown = [
             each for each in self.rows if not each.name.startswith("sweep") and isfinite(each.ratio)
         ]
         names = [f"{each.name} ({each.part})" for each in shown]
-        left.barh(names, [each.ratio for each in shown], color="#1f5f8b")
-        left.axvline(1.0, color="#999", linewidth=1)
-        left.invert_yaxis()
-        left.set_xlabel("Tidemill / Apache Kafka 4.3.1")
-        for system in ("tidemill", "kafka"):
-            points = sorted(
-                (int(name.split()[1]), median(by_system[system]))
-                for name, by_system in self.figures.get("sweep", {}).items()
-                if name.endswith("MB/s") and system in by_system
-            )
-            right.plot(
-                [partitions for partitions, _ in points],
-                [rate for _, rate in points],
-                marker="o",
-                label=system,
-            )
-        right.set_xscale("log")
-        right.set_xlabel("partitions")
-        right.set_ylabel("produce MB/s, 1,024 B records")
-        right.legend()
-        figure.tight_layout()
-        figure.savefig(path, dpi=110)
-        plt.close(figure)
+        panel.barh(names, [each.ratio for each in shown], color="#1f5f8b")
+        panel.axvline(1.0, color="#999", linewidth=1)
+        panel.invert_yaxis()
+        panel.set_xlabel(f"Tidemill / {self.other}")
+
+
+def _plot_sweep(panel: Any, sweep: Figures) -> None:
+    for system in ("tidemill", "kafka"):
+        points = sorted(
+            (int(name.split()[1]), median(by_system[system]))
+            for name, by_system in sweep.items()
+            if name.endswith("MB/s") and system in by_system
+        )
+        panel.plot(
+            [partitions for partitions, _ in points],
+            [rate for _, rate in points],
+            marker="o",
+            label=system,
+        )
+    panel.set_xscale("log")
+    panel.set_xlabel("partitions")
+    panel.set_ylabel("produce MB/s, 1,024 B records")
+    panel.legend()
