@@ -289,7 +289,8 @@ class Life:
 
     def _has_restarted(self) -> bool:
         """Start queries again that failed only because the machine was too busy for Spark's ten
-        seconds of patience with a Python process; they continue from their checkpoints."""
+        seconds of patience with a Python process; they continue from their checkpoints. One after
+        the other, as at first: together they would only be too slow once more."""
         tired = [
             each
             for each in self.running
@@ -300,6 +301,7 @@ class Life:
         for each in tired:
             each.restarts, each.error = each.restarts + 1, None
             each.handle = self._started(each.query, each.frame)
+            self._until_initialized(each.handle)
         return bool(tired)
 
     def _look(self) -> None:
