@@ -10,6 +10,8 @@ import pytest
 from tests.cli.helpers import quick
 from tests.spark.pipeline.files import RIGHT, changed, line_of
 
+from tidemill.spark import needs
+
 # --- check ----------------------------------------------------------------------------------------
 
 
@@ -77,6 +79,19 @@ def test_run_refuses_what_check_refuses(tmp_path: Path, bootstrap: str) -> None:
     line = text.splitlines().index("[stage.clean]") + 2
     assert f"{file}:{line}: stage.clean.from: the stages feed each other in a circle" in ran.err
     assert not (tmp_path / "s").exists()
+
+
+def test_run_says_what_spark_lacks_here(
+    tmp_path: Path, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = needs.Missing("Spark needs Java, and there is none here", "install Java 17 or newer")
+    monkeypatch.setattr(needs, "missing", lambda: lacking)
+    file = tmp_path / "clicks.toml"
+    file.write_text(RIGHT)
+    ran = quick("pipeline", "run", str(file), "-b", bootstrap, "--state-dir", str(tmp_path / "s"))
+    assert ran.status == 1
+    assert lacking.what in ran.err
+    assert lacking.remedy in ran.err
 
 
 @pytest.mark.parametrize("verb", ["check", "run"])

@@ -22,6 +22,7 @@ from tidemill.cli.pipeline_live import Live
 from tidemill.cli.pipeline_status import PipelineDetail, PipelineRow
 from tidemill.cli.render import Note, talk
 from tidemill.cli.signals import stop_signals
+from tidemill.spark import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -230,6 +231,8 @@ def run(
     def session() -> SparkSession:
         from tidemill.spark.pipeline.jvm import own_session
 
+        if (lacking := needs.missing()) is not None:
+            raise CommandError(lacking.what, hint=lacking.remedy)
         talk(f"starting Spark on {chosen}; its log is {state.log}")
         made = own_session(f"tidemill {pipeline.name}", master=chosen, conf=settings, log=state.log)
         open_things.enter_context(stop_signals(told.set))  # Spark has put its own handler there.
