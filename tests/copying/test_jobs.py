@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
+import signal
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cli.helpers import environment
+from tests.cli.helpers import ROOT, environment, quick
 from tests.cli.ups import eventually
+from tests.copying.copies import (
+    LiveProducer,
+    check_keys,
+    contents,
+    create,
+    flat,
+    mirror_once,
+    produce,
+    quiet,
+    read_all,
+)
 
-from tidemill.client import Admin, Consumer, Producer
-from tidemill.client.admin_types import ConfigResource, NewTopic, OffsetSpec
-from tidemill.client.consumer_types import ConsumerRecord
-from tidemill.client.errors import ClientError
-from tidemill.client.partitioner import positive_hash
-from tidemill.copying import jobs, reading, store
+from tidemill.client import Admin, Consumer
+from tidemill.client.admin_types import ConfigResource
+from tidemill.copying import jobs, store
 from tidemill.copying.checkpoints import content_of
 from tidemill.copying.routes import Route, by_key, same_partition
 from tidemill.copying.topics import CopyError
-from tidemill.errors import ErrorCode
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
@@ -36,59 +42,10 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         yield east.bootstrap, west.bootstrap
 
 
-def quiet(text: str) -> None:
-    """Jobs tell; tests do not listen."""
-
-
-async def create(bootstrap: str, name: str, partitions: int, **configs: str) -> None:
-    dotted = {key.replace("_", "."): value for key, value in configs.items()}
-    async with Admin(bootstrap) as admin:
-        topic = NewTopic(name, partitions, configs=dotted)
-        (await admin.create_topics([topic])).raise_first()
-
-
-async def read_all(bootstrap: str, name: str) -> dict[int, list[ConsumerRecord]]:
-    """A topic's records by partition."""
-    async with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
-        described = (await admin.describe_topics([name])).raise_first()[name]
-        places = [TopicPartition(name, each.index) for each in described.partitions]
-        ends = await reading.latest(admin, places)
-        starts = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
-        found = {}
-        for place, first in starts.raise_first().items():
-            records = await reading.read_range(consumer, place, first.offset, ends[place])
-            found[place.partition] = records
-        return found
-
-
-def _flat(parts: dict[int, list[Any]]) -> list[Any]:
-    return [each for part in parts.values() for each in part]
-
-
-def contents(records: dict[int, list[ConsumerRecord]]) -> dict[int, list[Any]]:
-    return {index: [content_of(each) for each in part] for index, part in records.items()}
-
-
-async def produce(bootstrap: str, name: str, start: int, count: int) -> None:
-    """Numbered records: with and without keys, values and headers, of all times."""
-    async with Producer(bootstrap) as producer:
-        await producer.partitions_for(name)
-        for number in range(start, start + count):
-            producer.send_soon(
-                name,
-                None if number % 10 == 9 else f"value-{number}".encode(),
-                key=f"key-{number % 17}".encode() if number % 10 else None,
-                headers=(("n", str(number).encode()), ("n", None)) if number % 3 else (),
-                timestamp_ms=1_700_000_000_000 + number,
-            )
-        await producer.flush()
-
-
 def command(module: str, *words: str) -> subprocess.Popen[bytes]:
     """`tidemill pipeline mirror|repartition` in a process of its own, to be killed."""
-    program = f"from tidemill.cli.{module} import app; app(result_action='return_value')"
     return subprocess.Popen(
-        [sys.executable, "-c", program, *words],
+        [sys.executable, "-m", "tidemill.cli", "pipeline", module, *words],
         env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -96,13 +53,6 @@ def command(module: str, *words: str) -> subprocess.Popen[bytes]:
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-
-
-async def mirror_once(east: str, west: str, *topics: str, prefix: str = "") -> jobs.Mirrored:
-    done = jobs.Mirrored()
-    settings = jobs.MirrorSettings(jobs.Place(east), jobs.Place(west), topics, prefix, once=True)
-    await jobs.mirror(settings, quiet, done)
-    return done
 
 
 async def test_a_mirror_has_the_same_records_settings_and_positions(
@@ -129,15 +79,24 @@ async def test_a_mirror_has_the_same_records_settings_and_positions(
     assert settings["retention.ms"].value == "-1"
 
 
+async def held(bootstrap: str, topic: str) -> int:
+    """How many records a topic has."""
+    return len(flat(contents(await read_all(bootstrap, topic))))
+
+
 async def test_a_mirror_that_is_killed_goes_on_where_it_stopped(brokers: tuple[str, str]) -> None:
     """Again and again, while a producer writes: in the end nothing is missing and nothing twice."""
     east, west = brokers
     await create(east, "killed", 2)
+    await create(west, "killed", 2)
     chance = random.Random(5)
     for start in range(0, 4_000, 1_000):
         process = command("mirror", "killed", "--from", east, "-b", west)
+        before = await held(west, "killed")
         await produce(east, "killed", start, 1_000)
-        await asyncio.sleep(0.8 + chance.random())  # Python starts, and a crash comes at any time.
+        while await held(west, "killed") == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2 * chance.random())  # A crash comes at any time.
         end(process)
     resumed = await mirror_once(east, west, "killed")
     assert resumed.records < 4_000, "the killed ones have done nothing"
@@ -172,7 +131,7 @@ async def test_a_crash_between_records_and_their_checkpoint_copies_nothing_twice
             pass
         assert sum(copy.copied for copy in resumed.copies) == 300 - held
     originals, copies = await read_all(east, name), await read_all(west, name)
-    assert sorted(_flat(contents(copies)), key=repr) == sorted(_flat(contents(originals)), key=repr)
+    assert sorted(flat(contents(copies)), key=repr) == sorted(flat(contents(originals)), key=repr)
 
 
 async def test_a_mirror_grows_with_its_original(brokers: tuple[str, str]) -> None:
@@ -203,6 +162,29 @@ async def test_a_second_writer_is_noticed(brokers: tuple[str, str]) -> None:
             await copier.step(5_000)
 
 
+async def test_a_late_request_of_a_dead_copier_is_noticed_and_nothing_is_lost(
+    brokers: tuple[str, str],
+) -> None:
+    """It arrives after the next copier has looked: that one stops, and the one after it goes on."""
+    east, west = brokers
+    await create(east, "late", 1)
+    await create(west, "late", 1)
+    await produce(east, "late", 0, 50)
+    wanted = [("late", "late", same_partition)]
+    async with jobs.clients(jobs.Place(east), jobs.Place(west)) as use:
+        copier = await jobs._open(use, "late", wanted)
+        await produce(west, "late", 0, 50)  # What the dead one had sent.
+        with pytest.raises(CopyError, match="somebody else writes to it"):
+            await copier.step(5_000)
+    await produce(east, "late", 50, 10)
+    async with jobs.clients(jobs.Place(east), jobs.Place(west)) as use:
+        copier = await jobs._open(use, "late", wanted)
+        while await copier.step(1_000):
+            pass
+    originals = contents(await read_all(east, "late"))[0]
+    assert contents(await read_all(west, "late"))[0] == originals[:50] * 2 + originals[50:]
+
+
 async def test_a_target_with_records_of_unknown_origin_is_refused(brokers: tuple[str, str]) -> None:
     east, west = brokers
     await create(east, "strange", 1)
@@ -222,56 +204,6 @@ async def test_one_cluster_needs_a_prefix(brokers: tuple[str, str]) -> None:
 
 
 # --- repartition ---------------------------------------------------------------------------------
-
-
-class LiveProducer:
-    """Writes numbered records of many keys, one after the other, and changes topics when told."""
-
-    def __init__(self, bootstrap: str, old: str, new: str, keys: int) -> None:
-        self._bootstrap = bootstrap
-        self._topics = [old, new]
-        self._handed_over = asyncio.Event()
-        self._ending = False
-        self.next = dict.fromkeys((f"key-{n}".encode() for n in range(keys)), 0)
-        self.refused = 0
-        self.written_to_new = 0
-
-    async def run(self) -> None:
-        async with Producer(self._bootstrap) as producer:
-            topic = self._topics[0]
-            while not (self._ending and self.written_to_new >= len(self.next)):
-                for key, number in self.next.items():
-                    topic = await self._send(producer, topic, key, str(number).encode())
-                    self.next[key] = number + 1
-                    self.written_to_new += topic == self._topics[1]
-
-    async def _send(self, producer: Producer, topic: str, key: bytes, value: bytes) -> str:
-        try:
-            await producer.send(topic, value, key=key)
-        except ClientError as error:
-            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-                raise
-            self.refused += 1
-            await self._handed_over.wait()
-            topic = self._topics[1]
-            await producer.send(topic, value, key=key)
-        return topic
-
-    def hand_over(self) -> None:
-        self._handed_over.set()
-
-    def end(self) -> None:
-        self._ending = True
-
-
-def check_keys(records: dict[int, list[ConsumerRecord]], counts: dict[bytes, int]) -> None:
-    """Each key in one partition, the one producers choose; its records once and in order."""
-    numbers: dict[bytes, list[int]] = defaultdict(list)
-    for index, part in records.items():
-        for each in part:
-            assert positive_hash(each.key) % len(records) == index
-            numbers[each.key].append(int(each.value))
-    assert numbers == {key: list(range(count)) for key, count in counts.items()}
 
 
 async def test_a_topic_is_handed_over_under_a_live_producer(brokers: tuple[str, str]) -> None:
@@ -337,14 +269,27 @@ async def test_a_group_with_members_is_not_moved(brokers: tuple[str, str]) -> No
             await jobs.repartition(settings, quiet, jobs.Repartitioned())
 
 
-def test_the_command_says_what_it_did(brokers: tuple[str, str], tmp_path: Path) -> None:
-    """As a user runs it; a sealed topic refuses records, and the new one has them all."""
-    from tests.cli.helpers import quick
-
-    east, _ = brokers
-    asyncio.run(create(east, "sold", 1))
-    quick("produce", "sold", "-K:", "-b", east, stdin="a:1\nb:2\n")
-    process = command("repartition", "sold", "sold-4", "-p", "4", "--hand-over", "-y", "-b", east)
+def test_the_commands_of_the_page_about_copies(brokers: tuple[str, str]) -> None:
+    """As a user runs them; a sealed topic refuses records, and the new one has them all."""
+    east, west = brokers
+    lines = (ROOT / "docs" / "pipelines" / "copies.md").read_text().splitlines()
+    shown = [shlex.split(line) for line in lines if line.startswith("    tidemill ")]
+    mirror, repartition = [words[2:] for words in shown]
+    for topic in ("clicks", "orders"):
+        asyncio.run(create(east, topic, 2))
+        asyncio.run(produce(east, topic, 0, 30))
+    process = command(*[east if word == "east:9092" else word for word in mirror], "-b", west)
+    try:
+        for topic in ("clicks", "orders"):
+            copied = ["consume", topic, "-o", "start", "-e", "-b", west]
+            eventually(lambda: len(quick(*copied).out.splitlines()) == 30)  # noqa: B023
+    finally:
+        process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    process = command(*repartition, "-b", west)
     assert process.wait(60) == 0
-    assert quick("produce", "sold", "-b", east, stdin="late\n").status != 0
-    eventually(lambda: "2" in quick("consume", "sold-4", "-o", "start", "-e", "-b", east).out)
+    assert quick("produce", "orders", "-b", west, stdin="late\n").status != 0
+    there, here = [
+        flat(contents(asyncio.run(read_all(*at)))) for at in ((east, "orders"), (west, "orders-12"))
+    ]
+    assert sorted(here, key=repr) == sorted(there, key=repr)

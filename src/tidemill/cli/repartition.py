@@ -79,7 +79,7 @@ async def repartition(
     caught up: it refuses every record from then on, what it had taken is copied, and when the
     command ends with status 0 the new topic is complete, and producers may write to it. A producer
     whose record was refused sends it to the new topic, after that. Interrupted at any point, the
-    same command goes on where it stopped.
+    same command goes on where it stopped; after a SIGKILL with the reservation of `mirror`.
     """
     from tidemill.copying import jobs
 

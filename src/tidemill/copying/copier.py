@@ -3,7 +3,9 @@
 A round is read, sent, acknowledged and noted in a checkpoint before the next one begins. After a
 crash the copier looks what the target holds beyond the last checkpoint and skips just that: each
 record is copied once, in the order of its source partition. That the target has no other writer is
-part of the bargain, and checked: every acknowledged offset must be the one expected.
+part of the bargain, and checked: every acknowledged offset must be the one expected. A request that
+a killed copier left on its way is such a writer, if it arrives after the look: then a round is
+there twice, and the copier stops.
 """
 
 from __future__ import annotations
