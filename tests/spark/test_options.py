@@ -131,6 +131,7 @@ def test_a_mistake_says_what_to_write(options: dict[str, str], advice: str) -> N
         ({"startingOffsets": "latest"}, "cannot begin at the end"),
         ({"startingOffsets": '{"t": {"0": -1}}'}, "cannot begin at the end"),
         ({"endingOffsets": "earliest"}, "reads nothing"),
+        ({"startingOffsets": "whenRead"}, "must look like|is no JSON"),
         ({"endingOffsets": '{"t": {"0": -2}}'}, "reads nothing"),
         ({"commitOffsets": "g"}, "a batch query has none"),
     ],

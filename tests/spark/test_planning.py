@@ -13,7 +13,7 @@ from tidemill.client.group_offsets import OffsetAndMetadata
 from tidemill.errors import ErrorCode
 from tidemill.spark.data_loss import DataLossError
 from tidemill.spark.lookup import Topic
-from tidemill.spark.offsets import OffsetRange, Position
+from tidemill.spark.offsets import OPEN_END, OffsetRange, Position
 from tidemill.spark.options import OptionError, SourceOptions
 from tidemill.spark.planning import Planner, StreamPlanner
 from tidemill.testing.clock import ManualClock
@@ -92,6 +92,13 @@ def at(**offsets: int) -> Position:
 
 
 # --- a query that ends ----------------------------------------------------------------------------
+
+
+def test_a_batch_that_ends_when_it_is_read_has_no_ends_yet() -> None:
+    """One range a partition, an empty one too: it may have records by then."""
+    table = Table(logs={"t": {0: (3, 100), 1: (0, 0)}})
+    found = batch(table, endingOffsets="whenRead")
+    assert found == [OffsetRange("t", 0, 3, OPEN_END), OffsetRange("t", 1, 0, OPEN_END)]
 
 
 def test_a_batch_reads_everything() -> None:

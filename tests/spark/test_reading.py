@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.spark.topics import create, fill, numbers
 
 from tidemill.client.columnar import OffsetsLost
 from tidemill.client.errors import ClientError
 from tidemill.errors import ErrorCode
 from tidemill.spark import reading
 from tidemill.spark.data_loss import DataLossError
-from tidemill.spark.offsets import OffsetRange
+from tidemill.spark.offsets import OPEN_END, OffsetRange
 from tidemill.spark.options import SourceOptions
 from tidemill.spark.reading import Rows, read_range
+from tidemill.testing.process import BrokerProcess
 from tidemill.wire.columns import ColumnBatch
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -132,3 +134,22 @@ def test_other_failures_are_failures(scripted: Any) -> None:
     scripted(columns(0, 3), ClientError(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(ClientError):
         offsets_read(options(failOnDataLoss="false"))
+
+
+def test_an_open_end_is_the_partitions_when_it_is_read(broker: BrokerProcess, name: str) -> None:
+    """The same range twice, as Spark computes a frame again that it has planned once."""
+    create(broker.bootstrap, name)
+    given = SourceOptions.parse(
+        {
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "subscribe": name,
+            "endingOffsets": "whenRead",
+        },
+        streaming=False,
+    )
+    schema = pa.schema([("value", pa.binary())])
+    for start, end in ((0, 0), (0, 3), (3, 5)):
+        fill(broker.bootstrap, name, numbers(start, end))
+        made = read_range(given, schema, OffsetRange(name, 0, 0, OPEN_END))
+        values = [value for batch in made for value in batch.column(0).to_pylist()]
+        assert values == [b"%d" % number for number in range(end)]

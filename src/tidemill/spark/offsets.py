@@ -33,6 +33,10 @@ _IDS = "#ids"
 _FROM = "#from"
 
 
+OPEN_END: Final = 2**63 - 1
+"""The end of a range that ends wherever its partition does when it is read."""
+
+
 class OffsetRange(NamedTuple):
     """The records of one partition from `start` up to, not including, `end`."""
 

@@ -42,6 +42,8 @@ class Edge(Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    WHEN_READ = "whenread"
+    """The end that a partition has when it is read; Spark plans a frame once, whenever that was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +375,8 @@ def _where(given: Given, side: str, default: Edge) -> Where:
         return default
     if text.lower() in (Edge.EARLIEST.value, Edge.LATEST.value):
         return Edge(text.lower())
+    if side == "ending" and text.lower() == Edge.WHEN_READ.value:
+        return Edge.WHEN_READ
     example = f"earliest, latest or {_OFFSETS_EXAMPLE}"
     found = Given({name: text}, ()).json_object(name, example) or {}
     return AtOffsets(_by_partition(name, found, _OFFSETS_EXAMPLE, low=EARLIEST))

@@ -25,6 +25,7 @@ from tidemill.spark.lookup import Lookup
 from tidemill.spark.offsets import (
     EARLIEST,
     LATEST,
+    OPEN_END,
     SPLIT_BYTES,
     Limits,
     OffsetRange,
@@ -73,6 +74,8 @@ class Planner:
         """Everything that a query reads which ends, in pieces."""
         partitions = self._all_partitions()
         starts = self._starts(partitions)
+        if self._options.ending is Edge.WHEN_READ:
+            return [OffsetRange(*tp, starts[tp], OPEN_END) for tp in partitions]
         ends = self._resolve(self._options.ending, partitions, "ending")
         ranges = [OffsetRange(*tp, starts[tp], ends[tp]) for tp in partitions]
         return self._pieces(self._readable(ranges))

@@ -20,8 +20,10 @@ from tidemill.errors import ErrorCode
 from tidemill.spark.connecting import started
 from tidemill.spark.data_loss import report_loss
 from tidemill.spark.decoding import Decoding
-from tidemill.spark.offsets import OffsetRange
-from tidemill.spark.options import SourceOptions
+from tidemill.spark.lookup import BrokerLookup
+from tidemill.spark.offsets import OPEN_END, OffsetRange
+from tidemill.spark.options import Edge, SourceOptions
+from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,8 @@ def read_range(
     options: SourceOptions, schema: pa.Schema, piece: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, in batches of exactly this schema."""
+    if piece.end == OPEN_END:
+        piece = _ending_now(options, piece)
     rows = Rows(schema, piece.topic, piece.partition)
     with_headers = HEADERS in schema.names
     value = options.columns.value
@@ -55,6 +59,21 @@ def read_range(
             made, keep = decoding.of(columns)
             batch = rows.of(columns, made)
             yield batch if keep is None else batch.filter(keep)
+
+
+def _ending_now(options: SourceOptions, piece: OffsetRange) -> OffsetRange:
+    """The range with the end that its partition has now; what has been deleted since the query was
+    planned does not count as lost where it begins with whatever there is."""
+    tp = TopicPartition(piece.topic, piece.partition)
+    lookup = BrokerLookup(options)
+    try:
+        first, last = lookup.earliest([tp]), lookup.latest([tp])
+    finally:
+        lookup.close()
+    start = piece.start
+    if options.starting is Edge.EARLIEST:
+        start = max(start, first.get(tp, start))
+    return piece._replace(start=start, end=last.get(tp, start))
 
 
 def _columns(

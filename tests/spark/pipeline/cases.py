@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from tidemill.spark.pipeline.model import Pipeline
 from tidemill.spark.pipeline.run import Setting, run
 from tidemill.spark.pipeline.state import PipelineState, RunNote
 from tidemill.types import TopicPartition
+
+WAIT_S = 240
+"""A generous limit; a test that passes never waits so long."""
 
 
 def create(bootstrap: str, *topics: str, partitions: int = 1) -> None:
@@ -90,8 +94,44 @@ class Case:
             stop=stop or threading.Event(),
         )
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """In here the pipeline runs; what it raises, or how it failed, is raised at the end."""
+        stop = threading.Event()
+        ended: list[Any] = []
+
+        def live() -> None:
+            # Spark looks for Python sources in the session that is the calling thread's.
+            kind = self._spark._get_j_spark_session_class(self._spark._jvm)
+            kind.setActiveSession(self._spark._jsparkSession)
+            try:
+                ended.append(self.run(once=False, stop=stop))
+            except BaseException as error:  # noqa: BLE001 - raised below, in the test's thread
+                ended.append(error)
+
+        thread = threading.Thread(target=live)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(WAIT_S)
+            if isinstance(ended[0], BaseException):
+                raise ended[0]
+        assert ended[0].state == "stopped", ended[0].error
+
 
 def committed(bootstrap: str, group: str) -> Mapping[TopicPartition, int]:
     with Admin(bootstrap) as admin:
         found = admin.list_group_offsets(group).raise_first()
     return {tp: at.offset for tp, at in found.items() if at is not None}
+
+
+def until(is_so: Any, what: str) -> None:
+    """Ask again and again until it is so."""
+    pause = threading.Event()
+    for _ in range(WAIT_S * 5):
+        if is_so():
+            return
+        pause.wait(0.2)
+    raise AssertionError(f"not within {WAIT_S} s: {what}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from tests.spark.pipeline.cases import Case, committed, create, records_of, rows_of, send
+from tests.spark.pipeline.cases import Case, committed, create, records_of, rows_of, send, until
 
 from tidemill.spark.pipeline.plan import fingerprint, queries
 from tidemill.spark.pipeline.run import CannotContinueError, Running
@@ -205,10 +205,19 @@ partitions = 1
 """
 
 
-def plain(spark: Any, broker: BrokerProcess, folder: Path, stage: str) -> Case:
+WORDS = """
+[table.words]
+topic = "{name}.words"
+key = "word"
+refresh = "2 seconds"
+decode = {{ format = "json", schema = "meaning STRING" }}
+"""
+
+
+def plain(spark: Any, broker: BrokerProcess, folder: Path, stage: str, more: str = "") -> Case:
     name = f"plain-{folder.name}"
     create(broker.bootstrap, f"{name}.in")
-    text = PLAIN.format(name=name, stage=stage)
+    text = (PLAIN + more).format(name=name, stage=stage)
     return Case(text, spark, broker.bootstrap, folder / "state")
 
 
@@ -240,6 +249,35 @@ def test_the_next_run_continues_where_the_last_one_stopped_or_failed(
     rows = rows_of(broker.bootstrap, f"{name}.out")
     assert rows == [{"value": "a"}, {"value": "b"}, {"value": "c"}]
     assert committed(broker.bootstrap, f"{name}.out") == {read: 4}
+
+
+def test_a_pipeline_goes_on_and_its_tables_are_read_again(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    case = plain(spark, broker, tmp_path, 'join = [{ table = "words", on = "value" }]', WORDS)
+    name = case.pipeline.name
+    create(broker.bootstrap, f"{name}.words", f"{name}.out")
+    send(broker.bootstrap, f"{name}.words", [("a", {"meaning": "first"})])
+    send(broker.bootstrap, f"{name}.in", [(None, b"a")])
+
+    def meanings() -> list[Any]:
+        return [row.get("meaning") for row in rows_of(broker.bootstrap, f"{name}.out")]
+
+    def asked_again() -> bool:
+        send(broker.bootstrap, f"{name}.in", [(None, b"a")])
+        return "second" in meanings()
+
+    with case.running():
+        until(lambda: meanings() == ["first"], "the first join")
+        send(broker.bootstrap, f"{name}.words", [("a", {"meaning": "second"})])
+        until(asked_again, "the table's new value")
+        note = case.state.read()
+        assert note is not None
+        assert note.state == "running"
+    note = case.state.read()
+    assert note is not None
+    assert note.state == "stopped"
+    assert note.queries[0].rows >= 2
 
 
 SESSIONS = """\

@@ -33,6 +33,7 @@ class TopicInputs:
             **self._client,
             "subscribe": table.topic,
             "startingOffsets": "earliest",
+            "endingOffsets": "whenRead",
             **value_options(table.decode),
             **table.options,
         }
