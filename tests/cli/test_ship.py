@@ -8,43 +8,19 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from tests.cli.helpers import environment, quick
+from tests.cli.helpers import quick
+from tests.cli.shipping import Ship
 from tests.cli.ups import eventually
 
 from tidemill.cli.exits import Exit
 from tidemill.ship.shipper import ROUND_BYTES
 from tidemill.testing.process import BrokerProcess
-from tidemill.testing.running import OwnProcess
-
-
-class Ship(OwnProcess):
-    """`tidemill ship PATTERN --topic TOPIC` until it is told to end."""
-
-    def __init__(self, bootstrap: str, topic: str, pattern: Path, state: Path) -> None:
-        self._command = [
-            sys.executable, "-m", "tidemill.cli", "ship", str(pattern), "--topic", topic,
-            "--state", str(state), "--host", "web-1", "-b", bootstrap,
-        ]  # fmt: skip
-        self._said = state.with_suffix(".stderr")
-
-    def start(self) -> Self:
-        with self._said.open("a") as said:
-            self._process = subprocess.Popen(
-                self._command, env=environment(), stdout=subprocess.DEVNULL, stderr=said
-            )
-        return self
-
-    @property
-    def said(self) -> str:
-        return self._said.read_text()
 
 
 def records(bootstrap: str, topic: str) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 WIDTH = 640
@@ -10,7 +10,6 @@ BAR_HEIGHT = 22
 COLUMNS_HEIGHT = 160
 LABEL_WIDTH = 190
 ACCENT = "#2b6cb0"
-WARNING = "#c53030"
 INK = "#2d3748"
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
@@ -31,12 +30,10 @@ def bars(rows: Sequence[tuple[str, float]], *, unit: str = "") -> str:
             f"<text x='{LABEL_WIDTH + width + 6}' y='{y + 15}' fill='{INK}' {FONT}>"
             f"{escape(_number(value) + unit)}</text>"
         )
-    return _svg("".join(parts), BAR_HEIGHT * max(1, len(rows)))
+    return drawing("".join(parts), BAR_HEIGHT * max(1, len(rows)))
 
 
-def columns(
-    rows: Sequence[tuple[str, float]], *, highlight: Callable[[str], bool] = lambda label: False
-) -> str:
+def columns(rows: Sequence[tuple[str, float]]) -> str:
     """Vertical columns, as many as fit, with a label under every few of them."""
     top = max((value for _, value in rows), default=0) or 1
     step = (WIDTH - 20) / max(1, len(rows))
@@ -47,8 +44,7 @@ def columns(
         x, y = 10 + number * step, COLUMNS_HEIGHT - 20 - height
         parts.append(
             f"<rect x='{x + 1:.1f}' y='{y}' width='{max(1.0, step - 2):.1f}' height='{height}'"
-            f" fill='{WARNING if highlight(label) else ACCENT}'>"
-            f"<title>{escape(label)}: {escape(_number(value))}</title></rect>"
+            f" fill='{ACCENT}'><title>{escape(label)}: {escape(_number(value))}</title></rect>"
         )
         if number % every == 0:
             parts.append(
@@ -56,10 +52,11 @@ def columns(
                 f" fill='{INK}' {FONT}>{escape(label)}</text>"
             )
     parts.append(f"<text x='10' y='12' fill='{INK}' {FONT}>{escape(_number(top))}</text>")
-    return _svg("".join(parts), COLUMNS_HEIGHT)
+    return drawing("".join(parts), COLUMNS_HEIGHT)
 
 
-def _svg(inside: str, height: int) -> str:
+def drawing(inside: str, height: int) -> str:
+    """What is drawn inside, as one picture of the usual width."""
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}'"
         f" width='{WIDTH}' height='{height}' role='img'>{inside}</svg>"

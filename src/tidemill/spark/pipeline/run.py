@@ -406,7 +406,7 @@ class LookupTable:
 def sink_options(sink: Sink | None, setting: Setting) -> dict[str, str]:
     """What the data source is told about where rows go; dead letters name their topic by row."""
     if sink is not None and sink.table:
-        options = {"table": sink.table, "mode": sink.mode}
+        options = {"table": table_from_here(sink.table), "mode": sink.mode}
         if sink.keys:
             options["keys"] = ",".join(sink.keys)
         if sink.order_by:
@@ -436,6 +436,13 @@ def frame_by_frame(options: Mapping[str, str]) -> Callable[[DataFrame, int], Non
         frame.write.format(FORMAT).options(**options, **known_by).mode("append").save()
 
     return write
+
+
+def table_from_here(table: str) -> str:
+    """The table with an absolute path: Spark's processes need not run in this directory."""
+    kind, _, address = table.partition(":")
+    is_path = kind in ("delta", "parquet") and ":" not in address
+    return f"{kind}:{os.path.abspath(address)}" if is_path else table
 
 
 def make_topics(pipeline: Pipeline, setting: Setting) -> None:

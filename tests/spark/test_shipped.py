@@ -1,0 +1,159 @@
+"""Each shipped pipeline on a real broker and Spark: input, expected output, bad records.
+
+The commands are those of its page in docs/pipelines, word for word; `tidemill pipeline check` and
+`run` use the session of the test run, everything else is as a user has it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark import pictures, shipped
+from tests.spark.shipped import YESTERDAY, Message, Place
+
+from tidemill.client.admin_types import AlterOp, ConfigResource
+from tidemill.client.blocking import Admin
+from tidemill.testing.process import BrokerProcess
+
+patient = pytest.mark.timeout(1_200)
+"""Each of them is several queries, and each of those several processes."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker whose topics have the names that the pages give them."""
+    with BrokerProcess(tmp_path_factory.mktemp("shipped") / "data") as process:
+        yield process
+
+
+@pytest.fixture
+def place(spark: Any, alone: BrokerProcess, tmp_path: Path) -> Place:
+    return Place(spark, alone.bootstrap, tmp_path)
+
+
+def causes(place: Place, topic: str) -> Counter[str]:
+    """Why records are among the dead letters: `stage: expectation`."""
+    return Counter(f"{each.stage}: {each.cause}" for each in place.letters(topic))
+
+
+def project(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in names) for row in rows), key=repr)
+
+
+def check_originals(place: Place, topic: str, dead_letters: str) -> None:
+    """Each dead letter has the key and value of the record that it says it was."""
+    originals = {(each.partition, each.offset): each for each in place.records(topic)}
+    for letter in place.letters(dead_letters):
+        name, *at = letter.whence
+        assert name == topic
+        original = originals[at[0], at[1]]
+        assert (letter.key, letter.value) == (original.key, original.value)
+
+
+@patient
+def test_site_activity(place: Place) -> None:
+    place.follow("site-activity", {"clicks": shipped.CLICKS})
+    visits = [row for row in place.rows("visits") if row["user"] != "zoe"]
+    assert project(visits, "id", "page", "ms") == [
+        ("c1", "/", 100),
+        ("c2", "/cart", 900),
+        ("c3", "/checkout", 100),
+        ("c4", "/", 100),
+        ("c5", "/", 100),
+    ]
+    assert project(place.rows("sessions"), "user", "clicks", "entry", "exit") == [
+        ("ada", 1, "/", "/"),
+        ("ada", 3, "/", "/checkout"),
+        ("bob", 1, "/", "/"),
+    ]
+    first = [row for row in place.rows("pages") if row["window_start"] == YESTERDAY]
+    assert project(first, "page", "views", "visitors", "slowest_ms") == [
+        ("/", 2, 2, 100),
+        ("/cart", 1, 1, 900),
+        ("/checkout", 1, 1, 100),
+    ]
+    assert causes(place, "site.dead-letters") == {
+        "source.clicks: the value is no json of the schema": 1,
+        "stage.visits: complete": 2,
+        "stage.visits: not-from-the-future": 1,
+    }
+    check_originals(place, "clicks", "site.dead-letters")
+    report = (place.folder / "report.html").read_text()
+    assert f"Site activity on {YESTERDAY.date()}" in report
+    assert "<b>6</b>clicks" in report
+    assert "<b>3</b>finished sessions" in report
+    pictures.check("site-activity", place)
+
+
+@patient
+def test_lakehouse_ingest(place: Place) -> None:
+    place.follow("lakehouse-ingest", {"orders": shipped.ORDERS})
+    rows = place.rows("orders")
+    assert [(row[0], str(row[1])) for row in project(rows, "id", "amount")] == [
+        ("o1", "12.50"),
+        ("o2", "0.00"),
+    ]
+    assert {row["day"] for row in rows} == {YESTERDAY.date()}
+    there = {(each.partition, each.offset): each.value for each in place.records("orders")}
+    for row in rows:
+        assert row["id"].encode() in there[row["partition"], row["offset"]]
+    assert causes(place, "shop.dead-letters") == {
+        "source.orders: the value is no json of the schema": 1,
+        "stage.rows: complete": 1,
+        "stage.rows: not-negative": 1,
+    }
+    check_originals(place, "orders", "shop.dead-letters")
+    pictures.check("lakehouse-ingest", place)
+
+
+@patient
+def test_change_log(place: Place) -> None:
+    """The last change of a key is its row; deletes delete, and a key may come back in a later run,
+    which goes on where the first one stopped."""
+    place.follow("change-log", {"customers": shipped.CHANGES})
+    assert project(place.rows("customers"), "customer", "city") == [("1", "Paris")]
+    send_without_a_key(place, "customers", Message({"name": "Nobody"}))
+    place.send("customers", shipped.LATER_CHANGES)
+    place.do(shipped.commands_of("change-log")[-1])
+    assert project(place.rows("customers"), "customer", "city") == [("1", "Rome"), ("2", "Bergen")]
+    assert causes(place, "people.dead-letters") == {
+        "source.changes: the value is no json of the schema": 1,
+        "stage.rows: has-key": 1,
+        "stage.rows: address": 1,
+    }
+    check_originals(place, "customers", "people.dead-letters")
+    pictures.check("change-log", place)
+
+
+def send_without_a_key(place: Place, topic: str, message: Message) -> None:
+    """Brokers refuse it in a compacted topic; one that was not always compacted may have it."""
+    resource = ConfigResource.topic(topic)
+    with Admin(place.bootstrap) as admin:
+        for policy in ("delete", "compact"):
+            change = {resource: [AlterOp.set("cleanup.policy", policy)]}
+            admin.alter_configs(change).raise_first()
+            if policy == "delete":
+                place.send(topic, [message])
+
+
+@patient
+def test_feed(place: Place) -> None:
+    place.follow("feed", {"interests": shipped.INTERESTS, "articles.raw": shipped.ARTICLES})
+    clean = place.values("articles.clean")
+    assert sorted(each["title"] for each in clean) == ["About cats", "Spark and the tide"]
+    assert all(each["key"] == each["fingerprint"] for each in clean)
+    assert project(place.values("articles.matched"), "key", "readers", "title") == [
+        ("spark", ["ada", "alan"], "Spark and the tide"),
+        ("tide", ["bob"], "Spark and the tide"),
+    ]
+    assert causes(place, "news.dead-letters") == {
+        "source.raw: the value is no json of the schema": 1,
+        "stage.clean: has-text": 1,
+        "stage.clean: has-title": 1,
+    }
+    check_originals(place, "articles.raw", "news.dead-letters")
+    pictures.check("feed", place)
