@@ -149,6 +149,11 @@ def test_brokers_are_required() -> None:
 def test_where_a_sink_writes() -> None:
     topic = SinkOptions.parse({**BROKERS, "topic": "t", "kafka.compression.type": "lz4"})
     assert (topic.topic, topic.table, topic.client) == ("t", None, {"compression.type": "lz4"})
+    structs = SinkOptions.parse(
+        {**BROKERS, "topic": "t", "valueFormat": "avro", "schema.registry.url": "http://r:8081"}
+    )
+    assert structs.value is not None
+    assert (structs.value.format, structs.value.subject) == ("avro", "t-value")
     table = SinkOptions.parse(
         {"table": "delta:/tmp/t", "mode": "upsert", "keys": "a, b", "storage.region": "x"}
     )
@@ -165,6 +170,9 @@ def test_where_a_sink_writes() -> None:
         ({"table": "delta:/x", "keys": "a"}, "are for `mode` = upsert"),
         ({"topic": "t", "tabel": "x"}, "did you mean `table`?"),
         ({"topic": "t", "kafka.value.serializer": "x"}, "binary or string columns"),
+        ({"topic": "t", "valueFormat": "json"}, "needs a schema"),
+        ({"topic": "t", "valueSchema": "a INT"}, "`valueFormat`: is missing"),
+        ({"table": "delta:/x", "valueFormat": "json", "valueSchema": "a INT"}, "is for topics"),
     ],
 )
 def test_a_sink_s_mistakes(options: dict[str, str], advice: str) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.client.errors import ClosedError
+from tidemill.spark.formats import FormatOptions
 from tidemill.spark.tables.target import BatchId, TaskIdentity
 from tidemill.spark.topic_sink import (
     HEADERS,
@@ -118,6 +119,36 @@ def test_columns_with_other_names_are_ignored() -> None:
     """A frame that the source read can be written as it is."""
     check_columns(pa.schema([("value", pa.binary()), ("offset", pa.int64())]), "t")
     assert send_one(value=["a"], offset=[7]).values == pa.array([b"a"])
+
+
+JSON = FormatOptions("json", "n BIGINT, s STRING")
+STRUCT = pa.struct([("s", pa.string()), ("n", pa.int32())])
+
+
+def test_a_struct_is_encoded_by_each_task(made: list[FakeProducer]) -> None:
+    """Fields by name, a null as a tombstone; the driver has settled the schema."""
+    schema = pa.schema([("value", STRUCT), ("key", pa.string())])
+    writer = TopicTarget("b:1", {}, "t", JSON).prepare(schema)
+    rows = pa.RecordBatch.from_pydict(
+        {"value": pa.array([{"s": "a", "n": 1}, None], STRUCT), "key": ["k", "gone"]}
+    )
+    writer.write(iter([rows]), TASK, producers=producers_of(made))
+    ((topic, _, keys, values, *_),) = made[0].sent
+    assert (topic, keys.to_pylist()) == ("t", [b"k", b"gone"])
+    assert values.to_pylist() == [b'{"n":1,"s":"a"}', None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (pa.string(), "column value must be a struct to be written as json, and is string"),
+        (pa.struct([("z", pa.int64())]), "which the schema does not have"),
+        (pa.struct([("n", pa.string())]), "n is string, and the schema wants int64"),
+    ],
+)
+def test_structs_are_checked_before_any_task_runs(kind: pa.DataType, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TopicTarget("b:1", {}, "t", JSON).prepare(pa.schema([("value", kind)]))
 
 
 class FakeProducer:

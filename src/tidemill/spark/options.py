@@ -102,7 +102,7 @@ _OWNED_BY_SOURCE: Final[Mapping[str, str]] = {
 }
 _OWNED_BY_SINK: Final[Mapping[str, str]] = {
     "key.serializer": "keys are binary or string columns",
-    "value.serializer": "values are binary or string columns",
+    "value.serializer": "values are binary or string columns, or structs with `valueFormat`",
     "interceptor.classes": "the sink runs no interceptors",
     "partitioner": "give the partition as a column `partition`, or let the key decide",
     "partitioner.class": "give the partition as a column `partition`, or let the key decide",
@@ -151,6 +151,7 @@ SINK_OPTIONS: Final = (
     "mode",
     "keys",
     "includeHeaders",
+    *_VALUE_OPTIONS,
 )
 TABLE_PREFIXES: Final = ("table.", "catalog.", "storage.")
 
@@ -263,6 +264,8 @@ class SinkOptions:
     table: str | None = None
     mode: str = "append"
     keys: tuple[str, ...] = ()
+    value: FormatOptions | None = None
+    """How `value`, a struct, becomes bytes; without it the column has to be bytes or text."""
     client: Mapping[str, str] = field(default_factory=dict)
     """Settings of the producer, without their prefix."""
     table_options: Mapping[str, str] = field(default_factory=dict)
@@ -282,6 +285,9 @@ class SinkOptions:
             raise OptionError("mode", mode, "needs `table` and `keys` = the columns of its key")
         if mode == "append" and keys:
             raise OptionError("keys", ",".join(keys), "are for `mode` = upsert")
+        value = _value(given, () if topic is None else (topic,))
+        if value is not None and table is not None:
+            raise OptionError("valueFormat", value.format, "is for topics; a table has columns")
         table_options = given.prefixed(*TABLE_PREFIXES)
         given.finish()
         return cls(
@@ -290,6 +296,7 @@ class SinkOptions:
             table=table,
             mode=mode,
             keys=keys,
+            value=value,
             client=client,
             table_options=table_options,
         )
@@ -418,21 +425,27 @@ def _commit_group(given: Given, *, streaming: bool) -> str | None:
 
 
 def _columns(given: Given, topics: tuple[str, ...]) -> ColumnOptions:
-    said = {name: text for name in _VALUE_OPTIONS if (text := given.text(name)) is not None}
     letters = given.text("deadLetterTopic")
-    if "valueFormat" not in said and (said or letters):
-        raise OptionError("valueFormat", None, "is missing: json, avro or protobuf")
     if letters in topics:
         raise OptionError("deadLetterTopic", letters, "is read by the same query, without end")
-    try:
-        value = format_options(said, topics=topics)
-    except FormatError as error:
-        raise OptionError("valueFormat", said.get("valueFormat"), str(error)) from None
     return ColumnOptions(
+        value=_value(given, topics, is_wanted=letters is not None),
         include_headers=given.flag("includeHeaders", False),
-        value=value,
         dead_letter_topic=letters,
     )
+
+
+def _value(
+    given: Given, topics: tuple[str, ...], *, is_wanted: bool = False
+) -> FormatOptions | None:
+    """The format of values, from its options; other options may want that there is one."""
+    said = {name: text for name in _VALUE_OPTIONS if (text := given.text(name)) is not None}
+    if "valueFormat" not in said and (said or is_wanted):
+        raise OptionError("valueFormat", None, "is missing: json, avro or protobuf")
+    try:
+        return format_options(said, topics=topics)
+    except FormatError as error:
+        raise OptionError("valueFormat", said.get("valueFormat"), str(error)) from None
 
 
 def _or(value: int | None, default: int) -> int:

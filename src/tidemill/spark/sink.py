@@ -50,7 +50,8 @@ class Target:
 
     def open(self) -> Any:
         if self.options.table is None:
-            return TopicTarget(self.options.bootstrap, self.options.client, self.options.topic)
+            options = self.options
+            return TopicTarget(options.bootstrap, options.client, options.topic, options.value)
         return open_target(self.table_options())
 
     def table_options(self) -> TableOptions:

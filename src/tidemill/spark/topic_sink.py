@@ -1,5 +1,7 @@
 """Rows become records: columns `value`, `key`, `topic`, `partition`, `headers`, `timestamp`.
 
+`value` is bytes or text, or with `valueFormat` a struct that each task encodes.
+
 A task sends its rows through an idempotent producer and reports, once everything is acknowledged,
 how far each partition got: the prepared message. The driver's `commit` gets the messages of all
 tasks. Today there is nothing left to decide by then, so a task that Spark repeats writes its rows
@@ -16,7 +18,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -25,6 +27,7 @@ import pyarrow.compute as pc
 
 from tidemill.clock import Clock, SystemClock
 from tidemill.errors import TidemillError
+from tidemill.spark.formats import FormatOptions, ValueFormat, pinned, value_format
 from tidemill.spark.tables.target import BatchId, TaskIdentity
 from tidemill.types import TopicPartition
 
@@ -53,7 +56,7 @@ class Send(NamedTuple):
 # --- columns --------------------------------------------------------------------------------------
 
 
-def check_columns(schema: pa.Schema, topic: str | None) -> None:
+def check_columns(schema: pa.Schema, topic: str | None, value: FormatOptions | None = None) -> None:
     """Says at once what would fail in every task; columns with other names are ignored."""
     if "value" not in schema.names:
         found = ", ".join(schema.names) or "none"
@@ -61,10 +64,29 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     if topic is None and "topic" not in schema.names:
         raise SinkColumnError("which topic? Set the option `topic`, or give a column `topic`")
     for name, fits, wanted in _WANTED:
+        if name == "value" and value is not None:
+            continue
         if name in schema.names and not fits(schema.field(name).type):
             raise SinkColumnError(
                 f"column {name} must be {wanted}, and is {schema.field(name).type}; cast it"
             )
+    if value is not None:
+        _check_struct(schema.field("value").type, value)
+
+
+def _check_struct(kind: pa.DataType, value: FormatOptions) -> None:
+    if not pa.types.is_struct(kind):
+        raise SinkColumnError(
+            f"column value must be a struct to be written as {value.format}, and is {kind}; "
+            "make it one with struct(...), or leave `valueFormat` out"
+        )
+    value_format(value).encode(pa.array([], kind))
+
+
+def encoded(batch: pa.RecordBatch, form: ValueFormat) -> pa.RecordBatch:
+    """The same rows, `value` as the bytes of its struct."""
+    at = batch.schema.get_field_index("value")
+    return batch.set_column(at, "value", form.encode(batch.column(at)))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -240,6 +262,7 @@ class TopicWriter:
     bootstrap: str
     settings: tuple[tuple[str, str], ...]
     topic: str | None
+    value: FormatOptions | None = None
 
     def write(
         self,
@@ -250,11 +273,13 @@ class TopicWriter:
         clock: Clock | None = None,
     ) -> TopicWritten:
         clock = clock or SystemClock()
+        form = value_format(self.value) if self.value is not None else None
         records = 0
         with producers.lend((self.bootstrap, self.settings)) as producer:
             for batch in batches:
                 if batch.num_rows:
-                    for send in sends(batch, self.topic, clock.now_ms()):
+                    rows = batch if form is None else encoded(batch, form)
+                    for send in sends(rows, self.topic, clock.now_ms()):
                         producer.send(*send)
                     records += batch.num_rows
             return TopicWritten(task, records, dict(producer.flush()))
@@ -263,12 +288,19 @@ class TopicWriter:
 class TopicTarget:
     """The half that stays with the driver."""
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, str], topic: str | None) -> None:
-        self._writer = TopicWriter(bootstrap, tuple(sorted(settings.items())), topic)
+    def __init__(
+        self,
+        bootstrap: str,
+        settings: Mapping[str, str],
+        topic: str | None,
+        value: FormatOptions | None = None,
+    ) -> None:
+        self._writer = TopicWriter(bootstrap, tuple(sorted(settings.items())), topic, value)
 
     def prepare(self, schema: pa.Schema) -> TopicWriter:
-        check_columns(schema, self._writer.topic)
-        return self._writer
+        value = pinned(self._writer.value) if self._writer.value is not None else None
+        check_columns(schema, self._writer.topic, value)
+        return replace(self._writer, value=value)
 
     def commit(self, written: Sequence[TopicWritten], batch: BatchId) -> bool:
         """Every record is acknowledged already; transactions would be completed here."""
