@@ -34,6 +34,10 @@ sink.copy = { from = "clicks", topic = "clicks.copy", partitions = 1 }
 """
 NEEDS_A_PROCESS = re.compile("broker start|validate|pipeline (check|run)")
 RUNS_FOREVER = re.compile(r"^tidemill (pipeline cluster )?up(?!.*--dry-run)")
+RUN_ELSEWHERE = re.compile(r"^tidemill demo(?!.*--no-spark)")
+"""`test_demo.py` runs it, and looks at what came of it."""
+
+HERE = [e for e in EXAMPLES if not RUNS_FOREVER.match(e) and not RUN_ELSEWHERE.match(e)]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +114,7 @@ def prepare(bootstrap: str, example: str, here: Path) -> None:
         make_run(here / "state")
 
 
-@pytest.mark.parametrize("example", [e for e in EXAMPLES if not RUNS_FOREVER.match(e)])
+@pytest.mark.parametrize("example", HERE)
 def test_example(example: str, bootstrap: str, place: Path) -> None:
     prepare(bootstrap, example, place)
     variables = {

@@ -1,213 +1,213 @@
-"""`tidemill demo`: a broker, click traffic with a rate you see, a crash, and what came out.
+"""`tidemill demo`: three brokers, a web site's clicks, a crash, and what Spark makes of it all.
 
-The broker is a real process on a free port with a data directory of its own. Half-way it is killed
-with SIGKILL and started again, under load: the summary shows that what went in came out, once.
+The brokers are real processes on free ports with data of their own. The site-activity pipeline
+reads the clicks on Spark and writes its tables and its report; half-way a broker is killed with
+SIGKILL. The summary counts on both sides: what went in came out, once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import random
+import itertools
+import os
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import App, Parameter
 
 from tidemill.cli.command import command
+from tidemill.cli.demo_clicks import PARTITIONS, TOPIC, Site
+from tidemill.cli.demo_outlets import PIPELINE, Check, ConsumerOutlet, Outlet, SparkOutlet
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.options import COMMON, Common
-from tidemill.cli.render import human_bytes, talk
-from tidemill.types import TopicPartition
+from tidemill.cli.render import QUIET, talk
+from tidemill.clock import SystemClock
+from tidemill.spark import needs
 
 if TYPE_CHECKING:
-    from tidemill.client import Consumer, Producer
-    from tidemill.testing.process import BrokerProcess
+    from tidemill.testing.cluster import ProcessCluster
 
 app = App(name="demo")
 
-TOPIC = "clicks"
-PARTITIONS = 6
-PAGES = ("/", "/search", "/product/7", "/product/42", "/cart", "/checkout", "/help")
-CATCH_UP_LIMIT_S = 30
-SECONDS_MAX = 600
+BROKERS = 3
+DOWN_S = 2.0
+"""How long the broker that was killed stays away."""
+SECONDS_MAX = 60
+LIMIT_S = 150
+"""When all has to have come out: with the time it takes to clean up, within three minutes."""
+RATE_MAX = 20_000
+SAME_LINE_EVERY = 10
+"""A line that says nothing new is shown only so often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page's clicks on both sides of the broker."""
+class Traffic(NamedTuple):
+    """How many clicks there are to be."""
 
-    page: str
-    sent: int
-    received: int
+    seconds: float
+    rate: int
+
+    @property
+    def shown(self) -> str:
+        return f"{self.rate:,}/s for {self.seconds:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What went in, what came out."""
 
-    sent: int
-    acked: int
-    received: int
-    duplicates: int
-    records_per_s: float
-    crashes: int
-    log_size: str
-    pages: list[Page]
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts while the demo runs."""
-
-    sent: Counter[str] = field(default_factory=Counter)
-    received: Counter[str] = field(default_factory=Counter)
-    seen: set[int] = field(default_factory=set)
-    acked: int = 0
-    duplicates: int = 0
-    all_sent: bool = False
-
-    def receive(self, value: bytes) -> None:
-        click = json.loads(value)
-        if click["id"] in self.seen:
-            self.duplicates += 1
-        self.seen.add(click["id"])
-        self.received[click["page"]] += 1
+    clicks_sent: int
+    clicks_per_s: float
+    killed: str
+    agrees: bool
+    counts: list[Check]
+    report: str | None = field(default=None, metadata=QUIET)
+    seconds: float = 0.0
 
     @property
-    def agrees(self) -> bool:
-        return self.sent == self.received and not self.duplicates
-
-
-def clicks(seed: int = 7) -> Iterator[tuple[bytes, str, bytes]]:
-    """Endless click events: (key, page, value)."""
-    chance = random.Random(seed)
-    number = 0
-    while True:
-        user = f"user-{chance.randrange(500)}"
-        page = chance.choices(PAGES, weights=range(len(PAGES), 0, -1))[0]
-        click = {"id": number, "user": user, "page": page, "ms": chance.randrange(20, 900)}
-        yield user.encode(), page, json.dumps(click).encode()
-        number += 1
+    def exit_code(self) -> Exit:
+        return Exit.OK if self.agrees else Exit.FAILED
 
 
 @command(
     app,
     default=True,
     streams=True,
-    examples=["tidemill demo --seconds 2", "tidemill demo --seconds 2 --rate 500 --format json"],
+    examples=[
+        "tidemill demo --seconds 5 --report today.html",
+        "tidemill demo --seconds 2 --rate 500 --no-spark --format json",
+    ],
 )
 async def demo(
     *,
-    seconds: Annotated[float, Parameter(help="How long to send clicks.")] = 10.0,
-    rate: Annotated[int, Parameter(help="Clicks per second.")] = 5_000,
+    seconds: Annotated[float, Parameter(help="How long to send clicks.")] = 30.0,
+    rate: Annotated[int, Parameter(help="Clicks per second.")] = 1_000,
+    spark: Annotated[bool, Parameter(help="Run the pipeline; a consumer reads otherwise.")] = True,
+    report: Annotated[Path, Parameter(help="Where the pipeline's report is left.")] = Path(
+        "tidemill-demo.html"
+    ),
+    limit: Annotated[int, Parameter(help="When to give up, in seconds from the start.")] = LIMIT_S,
     common: Common = COMMON,
 ) -> Summary:
-    """Run a broker, send click traffic through it, crash it on the way, and compare."""
-    if not 0 < seconds <= SECONDS_MAX or rate < 1:
-        raise CommandError(f"--seconds is above 0 and at most {SECONDS_MAX}, --rate at least 1")
-    from tidemill.testing.process import BrokerProcess
+    """Run three brokers, a web site's clicks and a Spark pipeline; kill one; count both sides.
 
-    with tempfile.TemporaryDirectory(prefix="tidemill-demo-") as folder:
-        broker = BrokerProcess(Path(folder) / "data")
-        begin = time.perf_counter()
-        await asyncio.to_thread(broker.start)
-        talk(f"broker ready on {broker.bootstrap} after {time.perf_counter() - begin:.2f} s")
-        try:
-            return await run(broker, seconds, rate)
-        finally:
-            await asyncio.to_thread(broker.stop)
+    It ends by itself, takes everything away but the report, and exits with 0 only if what went in
+    came out. Without Spark a consumer takes the pipeline's place.
+    """
+    if not 0 < seconds <= SECONDS_MAX or not 1 <= rate <= RATE_MAX:
+        raise CommandError(
+            f"--seconds is above 0 and at most {SECONDS_MAX}, --rate 1 to {RATE_MAX:,}", Exit.USAGE
+        )
+    from tidemill.testing.cluster import ProcessCluster
+
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tidemill-demo-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "brokers").mkdir()
+        async with ProcessCluster(Path(folder) / "brokers", BROKERS) as cluster:
+            talk(f"{BROKERS} brokers ready after {time.monotonic() - begin:.1f} s")
+            talk(f"look: tidemill -b {cluster.bootstrap} topic describe {TOPIC}")
+            outlet = choose_outlet(cluster.bootstrap, Path(folder), spark)
+            try:
+                summary = await run(cluster, outlet, Traffic(seconds, rate), begin + limit, report)
+            finally:
+                await outlet.stop()
+    if not summary.agrees and time.monotonic() > begin + limit:
+        talk(
+            f"not everything was out after {limit} s. If this machine has other work to do "
+            f"(load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores), a larger --limit helps"
+        )
+    return replace(summary, seconds=time.monotonic() - begin)
 
 
-async def run(broker: BrokerProcess, seconds: float, rate: int) -> Summary:
-    """Drive the traffic and the crash; fails unless what went in came out."""
-    from tidemill.client import Admin, Consumer, Producer
+def choose_outlet(bootstrap: str, folder: Path, wanted: bool) -> Outlet:
+    """Spark where it is wanted and can run; what is missing is said."""
+    if not wanted:
+        return ConsumerOutlet(bootstrap)
+    lacking = needs.missing()
+    if lacking is not None:
+        talk(f"{lacking.what}, so a consumer reads the clicks instead; for Spark, {lacking.remedy}")
+        return ConsumerOutlet(bootstrap)
+    outlet = SparkOutlet(bootstrap, folder)
+    talk(f"look: tidemill -b {bootstrap} group describe {PIPELINE}.visits")
+    talk(f"look: {outlet.page} (Spark's own page, once it is up)")
+    return outlet
+
+
+async def run(
+    cluster: ProcessCluster, outlet: Outlet, traffic: Traffic, deadline: float, report: Path
+) -> Summary:
+    """Drive the traffic and the crash, and compare."""
+    from tidemill.client import Admin, Producer
     from tidemill.client.admin_types import NewTopic
 
-    async with Admin(broker.bootstrap) as admin:
-        created = await admin.create_topics([NewTopic(TOPIC, PARTITIONS)])
+    async with Admin(cluster.bootstrap) as admin:
+        created = await admin.create_topics([NewTopic(TOPIC, PARTITIONS, BROKERS)])
         created.raise_first()
-    tally = Tally()
-    async with Producer(broker.bootstrap) as producer, Consumer(broker.bootstrap) as consumer:
-        consumer.assign([TopicPartition(TOPIC, index) for index in range(PARTITIONS)])
-        consumer.seek_to_beginning(*consumer.assignment())
-        begin = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            sending = group.create_task(send(producer, tally, seconds, rate))
-            reading = group.create_task(read(consumer, tally))
-            showing = group.create_task(show_rates(tally))
-            await asyncio.sleep(seconds / 2)
-            await crash(broker)
-            await sending
-            elapsed = time.perf_counter() - begin
-            tally.all_sent = True
-            await asyncio.wait([reading], timeout=CATCH_UP_LIMIT_S)
-            reading.cancel()
-            showing.cancel()
-    summary = summarise(tally, elapsed, broker.data_dir)
-    if not tally.agrees:
-        raise CommandError(f"in and out differ: {summary}", Exit.FAILED)
-    return summary
-
-
-async def send(producer: Producer, tally: Tally, seconds: float, rate: int) -> None:
-    begin = time.perf_counter()
-    source = clicks()
-    count = int(seconds * rate)
-
-    def delivered(_: object) -> None:
-        tally.acked += 1
-
-    for number in range(count):
-        key, page, value = next(source)
-        producer.send_soon(TOPIC, value, key=key).add_done_callback(delivered)
-        tally.sent[page] += 1
-        ahead_s = number / rate - (time.perf_counter() - begin)
-        if ahead_s > 0.01:
-            await asyncio.sleep(ahead_s)
-    await producer.flush()
-
-
-async def read(consumer: Consumer, tally: Tally) -> None:
-    """Read until everything that was sent has come back."""
-    while not (tally.all_sent and tally.received.total() >= tally.sent.total()):
-        for record in await consumer.poll(timeout_ms=100):
-            tally.receive(record.value)
-
-
-async def show_rates(tally: Tally) -> None:
-    before_in = before_out = 0
-    while True:
-        await asyncio.sleep(1)
-        sent, received = tally.sent.total(), tally.received.total()
-        talk(f"in {sent - before_in:>7,}/s   out {received - before_out:>7,}/s   {sent:>9,} sent")
-        before_in, before_out = sent, received
-
-
-async def crash(broker: BrokerProcess) -> None:
-    talk("SIGKILL to the broker; starting it again on the same data")
-    await asyncio.to_thread(broker.kill)
-    begin = time.perf_counter()
-    await asyncio.to_thread(broker.start)
-    talk(f"back after {time.perf_counter() - begin:.2f} s")
-
-
-def summarise(tally: Tally, elapsed_s: float, data_dir: Path) -> Summary:
+    clock = SystemClock()
+    async with Producer(cluster.bootstrap) as producer:
+        site = Site(producer, clock.now_ms)
+        await site.send_the_day_so_far()
+        talk(f"{site.ledger.sent:,} clicks of the day so far; now {traffic.shown}")
+        outlet.start()
+        async with shown(site, outlet):
+            killed, per_s = await through_a_crash(cluster, site, traffic)
+            talk(f"all {site.ledger.sent:,} are acked; waiting until they are out, too")
+            await outlet.caught_up(site.ledger, deadline)
+            await site.send_the_end()
+            counts = await outlet.settle(site.ledger, deadline)
+    left = None
+    if isinstance(outlet, SparkOutlet):
+        today = datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date()
+        left = outlet.write_report(report, today)
     return Summary(
-        sent=tally.sent.total(),
-        acked=tally.acked,
-        received=tally.received.total(),
-        duplicates=tally.duplicates,
-        records_per_s=tally.sent.total() / elapsed_s,
-        crashes=1,
-        log_size=human_bytes(sum(path.stat().st_size for path in data_dir.rglob("*.log"))),
-        pages=[
-            Page(page, tally.sent[page], tally.received[page])
-            for page, _ in tally.sent.most_common()
-        ],
+        clicks_sent=site.ledger.sent,
+        clicks_per_s=per_s,
+        killed=f"broker {killed}, for {DOWN_S:g} s",
+        agrees=all(each.equal for each in counts) and site.ledger.acked == site.ledger.sent,
+        counts=counts,
+        report=left,
     )
+
+
+async def through_a_crash(
+    cluster: ProcessCluster, site: Site, traffic: Traffic
+) -> tuple[int, float]:
+    """The clicks of now, and half-way the death of a leader; its number, and clicks per second."""
+    sending = asyncio.create_task(site.send_now(traffic.seconds, traffic.rate))
+    try:
+        await asyncio.sleep(traffic.seconds / 2)
+        victim = await cluster.leader_of(TOPIC, 0)
+        talk(f"SIGKILL to broker {victim}, the leader of {TOPIC}-0; the others go on")
+        await cluster.kill(victim)
+        await asyncio.sleep(DOWN_S)
+        await cluster.start(victim)
+        talk(f"broker {victim} is back")
+        return victim, await sending
+    finally:
+        sending.cancel()
+
+
+@asynccontextmanager
+async def shown(site: Site, outlet: Outlet) -> AsyncIterator[None]:
+    """A line per second: what goes in, what comes out."""
+
+    async def show() -> None:
+        before, last = site.ledger.sent, ""
+        for second in itertools.count():
+            await asyncio.sleep(1)
+            sent = site.ledger.sent
+            line = f"in {sent - before:>7,}/s   {sent:>9,} sent   {outlet.seen()}"
+            if line != last or second % SAME_LINE_EVERY == 0:
+                talk(line)
+            before, last = sent, line
+
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        showing.cancel()

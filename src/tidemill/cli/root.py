@@ -21,7 +21,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     (RUN, "up", "up:app", "Run brokers here, in the foreground."),
     (RUN, "broker", "broker:app", "Bring one broker back, add one, or take one down."),
     (RUN, "status", "status:app", "Show the brokers that live in a data directory."),
-    (RUN, "demo", "demo:app", "A broker, traffic, a crash, and what came through."),
+    (RUN, "demo", "demo:app", "Brokers, clicks, a Spark pipeline, a crash, and what came out."),
     (TOPICS, "topic", "topic:app", "List, create, describe, change and delete topics."),
     (TOPICS, "produce", "produce:app", "Write records to a topic from stdin or a file."),
     (TOPICS, "consume", "consume:app", "Read records of a topic."),
