@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from tests.client.scripted import HOST, Fault, ScriptedBroker
@@ -15,7 +16,11 @@ from tidemill.client.settings import AdminSettings, parse
 from tidemill.clock import SystemClock
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.list_offsets import ListOffsetsRequest
-from tidemill.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tidemill.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from tidemill.wire.messages.topics import CreateTopicsRequest
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -99,6 +104,40 @@ async def test_no_answer_in_time_ends_the_connection(broker: ScriptedBroker) -> 
     with pytest.raises(RequestTimeoutError):
         await late
     assert not connection.is_open
+
+
+async def test_what_was_given_up_is_not_sent_any_more(broker: ScriptedBroker) -> None:
+    """A commit of long ago would undo those that came after it."""
+    goes_on = asyncio.Event()
+    arrived: list[int] = []
+
+    async def read_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hand the first question to the broker and its answer back; then be deaf for a while."""
+        to_broker, from_broker = await asyncio.open_connection(HOST, broker.port)
+        from_broker.write(await reader.read(1000))
+        writer.write(await to_broker.read(10_000))
+        await goes_on.wait()
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 20):
+                arrived.append(len(data))
+        for each in (from_broker, writer):
+            each.close()
+            with suppress(ConnectionError):
+                await each.wait_closed()
+
+    serving: list[asyncio.Task[None]] = []
+    server = await asyncio.start_server(
+        lambda *streams: serving.append(asyncio.ensure_future(read_late(*streams))), HOST, 0
+    )
+    async with server:
+        connection = await connect(server.sockets[0].getsockname()[1])
+        names = [f"{number:0200}" for number in range(100_000)]
+        wide = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+        with pytest.raises(RequestTimeoutError):
+            await connection.request(wide, timeout_ms=200)
+        goes_on.set()
+        await asyncio.gather(*serving)
+    assert 0 < sum(arrived) < 100_000 * 200
 
 
 async def test_an_answer_to_another_question_ends_the_connection(broker: ScriptedBroker) -> None:

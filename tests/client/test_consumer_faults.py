@@ -223,8 +223,11 @@ async def cut(broker: ScriptedBroker, consumer: Consumer, end: int) -> None:
     state.batches = state.batches[: end // 5]
     state.epoch_ends[0] = end
     state.leader_epoch = 1
-    consumer._cluster.refresh_soon()
-    await asyncio.sleep(0.05)
+    await consumer._cluster.refresh()
+    fetcher = consumer._fetcher
+    assert fetcher is not None
+    while fetcher.states[T0].validating:
+        await asyncio.sleep(0.005)
 
 
 async def test_a_cut_log_is_noticed_and_read_again_from_there(broker: ScriptedBroker) -> None:

@@ -223,6 +223,10 @@ class Connection(asyncio.BufferedProtocol):
         return correlation_id
 
     def _time_out(self, api_key: ApiKey, waited_ms: float) -> None:
+        if self._transport is not None:
+            # Closing it would still send what waits. Whoever asked is told that it failed and may
+            # ask again: a commit that comes after its successors would undo them.
+            self._transport.abort()
         self._end(
             RequestTimeoutError(
                 f"no answer to {api_key.name} from {self.address} in {waited_ms:.0f} ms"
