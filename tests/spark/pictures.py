@@ -91,6 +91,20 @@ def site_activity(place: Place) -> str:
     )
 
 
+def metrics_rollup(place: Place) -> str:
+    means = [
+        (f"{row['window_start']:%H:%M} {row['metric']}@{row['host']}", round(row["mean"], 3))
+        for row in place.rows("metrics")
+        if row["metric"] == "cpu"
+    ]
+    alerts = place.values("alerts")
+    return stacked(
+        ("tables/metrics: mean", charts.bars(sorted(means))),
+        ("topic alerts", _chosen(alerts, "key", "mean", "severity", "rule")),
+        letters(place, "measurements.dead-letters"),
+    )
+
+
 def lakehouse_ingest(place: Place) -> str:
     names = ("id", "customer", "amount", "partition", "offset")
     return stacked(
@@ -128,6 +142,7 @@ def feed(place: Place) -> str:
 
 DRAWN: dict[str, Callable[[Place], str]] = {
     "site-activity": site_activity,
+    "metrics-rollup": metrics_rollup,
     "lakehouse-ingest": lakehouse_ingest,
     "change-log": change_log,
     "feed": feed,

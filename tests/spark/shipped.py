@@ -181,6 +181,33 @@ CLICKS = [
     click(9, "zoe", "/later", 600),
 ]
 
+# --- metrics-rollup -------------------------------------------------------------------------------
+
+
+def measured(metric: str, host: str, value: Any, minutes: float) -> Message:
+    return Message({"metric": metric, "host": host, "value": value, "at": at(minutes)}, host)
+
+
+RULES = [
+    Message({"above": 0.5, "severity": "warn"}, "cpu"),
+    Message({"above": 0.9, "severity": "page"}, "cpu"),
+    Message({"below": 10.0}, "free_gb"),
+    Message(b"no rule", "load"),
+]
+
+METRICS = [
+    *[measured("cpu", "web-1", value, n / 10) for n, value in enumerate((0.95, 0.97, 0.99))],
+    *[measured("cpu", "web-2", value, n / 10) for n, value in enumerate((0.7, 0.8, 0.6))],
+    measured("free_gb", "web-1", 4, 0.5),
+    measured("load", "web-1", 99, 0.5),
+    measured("cpu", "web-1", 0.1, 1.5),
+    Message(b"{", "web-1"),
+    measured("cpu", "web-1", None, 0.3),
+    Message({"host": "web-1", "value": 1, "at": at(0)}, "web-1"),
+    measured("cpu", "web-1", 1, 60 * 24 * 3650),
+    measured("end", "x", 1, 60),
+]
+
 # --- lakehouse-ingest, change-log, feed -----------------------------------------------------------
 
 ORDERS = [

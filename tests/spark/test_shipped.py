@@ -90,6 +90,31 @@ def test_site_activity(place: Place) -> None:
 
 
 @patient
+def test_metrics_rollup(place: Place) -> None:
+    place.follow("metrics-rollup", {"alert-rules": shipped.RULES, "metrics": shipped.METRICS})
+    names = ("metric", "host", "measurements", "lowest", "highest")
+    assert project(place.rows("metrics"), *names) == [
+        ("cpu", "web-1", 1, 0.1, 0.1),
+        ("cpu", "web-1", 3, 0.95, 0.99),
+        ("cpu", "web-2", 3, 0.6, 0.8),
+        ("free_gb", "web-1", 1, 4.0, 4.0),
+        ("load", "web-1", 1, 99.0, 99.0),
+    ]
+    assert project(place.values("alerts"), "key", "mean", "severity", "rule") == [
+        ("cpu@web-1", 0.97, "page", "above 0.9"),
+        ("free_gb@web-1", 4.0, "warn", "below 10.0"),
+    ]
+    assert causes(place, "measurements.dead-letters") == {
+        "source.metrics: the value is no json of the schema": 1,
+        "stage.measured: a-number": 1,
+        "stage.measured: complete": 1,
+        "stage.measured: not-from-the-future": 1,
+    }
+    check_originals(place, "metrics", "measurements.dead-letters")
+    pictures.check("metrics-rollup", place)
+
+
+@patient
 def test_lakehouse_ingest(place: Place) -> None:
     place.follow("lakehouse-ingest", {"orders": shipped.ORDERS})
     rows = place.rows("orders")
