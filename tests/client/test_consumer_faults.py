@@ -224,9 +224,7 @@ async def cut(broker: ScriptedBroker, consumer: Consumer, end: int) -> None:
     state.epoch_ends[0] = end
     state.leader_epoch = 1
     await consumer._cluster.refresh()
-    fetcher = consumer._fetcher
-    assert fetcher is not None
-    while fetcher.states[T0].validating:
+    while consumer._running().states[T0].validating:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.005)
 
 
