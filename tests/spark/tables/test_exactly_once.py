@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,46 @@ def test_a_replayed_batch_adds_nothing_and_leaves_nothing(lake: Lake) -> None:
     assert lake.parquet_files() == lake.live_files()
 
 
-def test_an_older_batch_is_left_out(lake: Lake) -> None:
-    """A zombie driver comes with a batch that its successor passed long ago."""
+def test_an_older_batch_is_refused(lake: Lake) -> None:
+    """A zombie driver, or a checkpoint from a backup, whose batch need not be the one of then."""
     zombie = lake.write(rows_of(range(4)), 0)
     for batch in range(3):
         lake.add(rows_of(range(batch * 4, batch * 4 + 4)), batch)
-    assert not lake.commit(zombie, 0)
+    with pytest.raises(TableError, match=r"batch 0 of query .* has taken its batch 2 with 4 rows"):
+        lake.commit(zombie, 0)
     assert len(lake.read()) == 12
+    assert lake.parquet_files() == lake.live_files()
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_batch_that_was_planned_anew_is_refused(lake: Lake, mode: str) -> None:
+    """The checkpoint lost its last step: the batch of the same number has more records now."""
+    lake.options = {"mode": mode, "keys": ("id",) if mode == "upsert" else ()}
+    lake.add(rows_of(range(4)), 0)
+    lake.add(rows_of(range(2, 6), first_offset=4), 1)
+    before = lake.read()
+    with pytest.raises(TableError, match=r"batch 1 .* again with 7 rows.*batch 1 with 4 rows"):
+        lake.add(rows_of(range(2, 9), first_offset=4), 1)
+    assert lake.read() == before
+    assert not lake.add(rows_of(range(2, 6), first_offset=4), 1), "the same rows are no news"
+    assert not lake.add(rows_of(range(2, 4), first_offset=4), 1), "others were compacted away"
+    assert lake.add(rows_of(range(20, 23), first_offset=8), 2)
+
+
+def test_a_table_that_kept_no_number_of_rows_is_believed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written before such numbers were kept; its next batch has one."""
+    with monkeypatch.context() as patch:
+        lake.add(rows_of(range(4)), 0)
+        table = lake.format()
+        load = table.load
+        patch.setattr(table, "load", lambda query: dataclasses.replace(load(query), last_rows=None))
+        again = lake.write(rows_of(range(6)), 0)
+        assert not CommittingTarget(table, lake.table_options()).commit(again, BatchId(QUERY, 0))
+    lake.add(rows_of(range(4, 6)), 1)
+    with pytest.raises(TableError, match="comes again with 3 rows"):
+        lake.add(rows_of(range(4, 7)), 1)
 
 
 def test_the_same_commit_twice_deletes_nothing_of_the_table(lake: Lake) -> None:

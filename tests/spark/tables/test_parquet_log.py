@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import fs
@@ -32,6 +33,18 @@ def test_an_image_is_the_sum_of_its_records() -> None:
     assert image.version == 3
     assert sorted(image.files) == ["part-2", "part-3"]
     assert image.batches == {QUERY: 3, "other": 2}
+
+
+def test_how_many_rows_a_batch_had_is_known_of_the_last_batch_only() -> None:
+    """Records and checkpoints of logs that were written without the number can be read."""
+    rows = msgspec.structs.replace(record(1), rows=5)
+    image = Image().apply(rows)
+    assert image.rows == {QUERY: 5}
+    old = msgspec.json.decode(
+        msgspec.json.encode(record(2)).replace(b',"rows":null', b""), type=Record
+    )
+    assert image.apply(old).rows == {}
+    assert msgspec.json.decode(b'{"version": 3, "batches": {"q": 1}}', type=Image).rows == {}
 
 
 def test_a_number_is_given_once(tmp_path: Path) -> None:

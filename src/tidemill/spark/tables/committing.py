@@ -44,6 +44,8 @@ class TableState:
     schema: pa.Schema
     last_batch: int | None
     """The last batch of the asking query that the table has."""
+    last_rows: int | None
+    """How many rows tasks wrote for it; None where that was not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class TableChange:
     """What one batch does to a table."""
 
     batch: BatchId
+    rows: int
+    """How many rows tasks wrote, to know the batch by when it comes again."""
     add: tuple[DataFile, ...]
     remove: tuple[str, ...]
     schema: pa.Schema
@@ -121,6 +125,7 @@ class CommittingTarget(Generic[State]):
             state = self._table.load(batch.query)
             if _has(state, batch):
                 self._forget(written, state)
+                self._check_repeated(state, written, batch)
                 return False
             try:
                 return self._try_commit(state, written, batch, attempt)
@@ -132,7 +137,9 @@ class CommittingTarget(Generic[State]):
                     log.info("%s: %s was replaced meanwhile; looking again", batch, missing)
                     continue
                 # Another driver that commits the same batch clears away what this one wrote.
-                if _has(self._table.load(batch.query), batch):
+                state = self._table.load(batch.query)
+                if _has(state, batch):
+                    self._check_repeated(state, written, batch)
                     return False
                 raise TableError(
                     f"{self._options.name}: {gone} is gone before it was committed; the age at "
@@ -179,14 +186,14 @@ class CommittingTarget(Generic[State]):
         self, state: State, written: Sequence[FilesWritten], batch: BatchId, attempt: int
     ) -> TableChange:
         """What to commit on top of this state."""
-        files = _all_files(written)
+        files, rows = _all_files(written), _rows(written)
         schema = _joined(state.schema, written)
         if self._options.mode == "replace":
-            return TableChange(batch, files, tuple(self._table.live(state)), schema)
+            return TableChange(batch, rows, files, tuple(self._table.live(state)), schema)
         if self._options.mode == "append" or not files:
-            return TableChange(batch, files, (), schema)
+            return TableChange(batch, rows, files, (), schema)
         add, remove = self._merge(state, written, attempt, schema)
-        return TableChange(batch, add, remove, schema)
+        return TableChange(batch, rows, add, remove, schema)
 
     def _merge(
         self, state: State, written: Sequence[FilesWritten], attempt: int, schema: pa.Schema
@@ -218,6 +225,29 @@ class CommittingTarget(Generic[State]):
         return next((each.path for each in written if not files.exists(each.path)), None)
 
     # --- afterwards -------------------------------------------------------------------------------
+
+    def _check_repeated(
+        self, state: TableState, written: Sequence[FilesWritten], batch: BatchId
+    ) -> None:
+        """A batch that comes again must be the one that the table has, or its rows would be lost.
+
+        Spark repeats its last batch only, and with the same records. Fewer rows are fine: topics
+        are compacted and records expire between a batch and its repetition, but none come in.
+        """
+        rows = _rows(written)
+        if not rows:
+            return
+        known = state.last_rows if state.last_rows is not None else rows
+        if batch.batch == state.last_batch and rows <= known:
+            return
+        before = f" with {state.last_rows:,} rows" if state.last_rows is not None else ""
+        raise TableError(
+            f"{self._options.name}: batch {batch.batch} of query {batch.query} comes again with "
+            f"{rows:,} rows, and the table has taken its batch {state.last_batch}{before} already; "
+            "the query's checkpoint is older than the table, or the query runs twice. Nothing was "
+            "written. Stop the other one, or bring back the newest checkpoint; if there is none, "
+            "give the query a new checkpoint and a place to start from (startingOffsets)"
+        )
 
     def _forget(self, written: Sequence[FilesWritten], state: State) -> None:
         """The batch was there already: what was written again goes, what the table has stays."""
@@ -258,6 +288,10 @@ class CommittingTarget(Generic[State]):
 
 def _has(state: TableState, batch: BatchId) -> bool:
     return batch.recorded and state.last_batch is not None and batch.batch <= state.last_batch
+
+
+def _rows(written: Sequence[FilesWritten]) -> int:
+    return sum(file.rows for file in _all_files(written))
 
 
 def _all_files(written: Sequence[FilesWritten]) -> tuple[DataFile, ...]:

@@ -1,7 +1,9 @@
 """Delta tables through `deltalake`: a batch is one commit, marked with its query and number.
 
-Delta keeps this mark as an application transaction. A commit is tried once on top of the version
-that was looked at; if another writer was faster nothing is written, and the caller looks again.
+Delta keeps this mark as an application transaction, and a second one beside it for the number of
+rows, since such a mark holds one number and outlives the commit that brought it. A commit is tried
+once on top of the version that was looked at; if another writer was faster nothing is written, and
+the caller looks again.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class DeltaFormat:
 
     def load(self, query: str) -> DeltaState:
         table = DeltaTable(self._url, storage_options=self._storage)
-        return DeltaState(_schema_of(table), table.transaction_version(query), table)
+        last, rows = map(table.transaction_version, (query, _rows_mark(query)))
+        return DeltaState(_schema_of(table), last, rows, table)
 
     def live(self, state: DeltaState) -> list[str]:
         """What upsert reads; tables whose files are not the whole truth are refused."""
@@ -110,7 +113,8 @@ class DeltaFormat:
         ]
         actions += [RemoveAction(path, True, now_ms, sizes[path], {}) for path in change.remove]
         batch = change.batch
-        mark = [Transaction(batch.query, batch.batch, now_ms)] if batch.recorded else None
+        marks = [(batch.query, batch.batch), (_rows_mark(batch.query), change.rows)]
+        mark = [Transaction(*each, now_ms) for each in marks] if batch.recorded else None
         # No retries inside the library: it would not ask again whether the batch is there.
         properties = CommitProperties(max_commit_retries=0, app_transactions=mark)
         try:
@@ -134,6 +138,10 @@ class DeltaFormat:
                 action = json.loads(line)
                 found.update(action[kind]["path"] for kind in ("add", "remove") if kind in action)
         return found
+
+
+def _rows_mark(query: str) -> str:
+    return f"{query}.rows"
 
 
 def _sizes(table: DeltaTable) -> dict[str, int]:

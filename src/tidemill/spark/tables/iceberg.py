@@ -112,7 +112,10 @@ class IcebergFormat:
     def load(self, query: str) -> IcebergState:
         table = self._catalog().load_table(self._name)
         self._locate(table)
-        return IcebergState(_schema_of(table), _last_batch(table, query), table)
+        last, rows = (
+            _number(table, each(query)) for each in (_last_batch_property, _last_rows_property)
+        )
+        return IcebergState(_schema_of(table), last, rows, table)
 
     def live(self, state: IcebergState) -> list[str]:
         """What upsert reads; tables whose files are not the whole truth are refused."""
@@ -129,7 +132,12 @@ class IcebergFormat:
         marks = {QUERY_PROPERTY: batch.query, BATCH_PROPERTY: str(batch.batch)}
         transaction = _single_attempt(table)
         if batch.recorded:
-            transaction.set_properties({_table_property(batch.query): str(batch.batch)})
+            transaction.set_properties(
+                {
+                    _last_batch_property(batch.query): str(batch.batch),
+                    _last_rows_property(batch.query): str(change.rows),
+                }
+            )
         snapshot = transaction.update_snapshot(snapshot_properties=marks)
         producer: Any = snapshot.overwrite() if change.remove else snapshot.merge_append()
         replaced = set(change.remove)
@@ -188,13 +196,17 @@ def _single_attempt(table: Table) -> Transaction:
     return table.transaction()
 
 
-def _last_batch(table: Table, query: str) -> int | None:
-    found = table.properties.get(_table_property(query))
+def _number(table: Table, name: str) -> int | None:
+    found = table.properties.get(name)
     return int(found) if found is not None else None
 
 
-def _table_property(query: str) -> str:
+def _last_batch_property(query: str) -> str:
     return f"tidemill.last-batch.{query}"
+
+
+def _last_rows_property(query: str) -> str:
+    return f"tidemill.last-rows.{query}"
 
 
 def _schema_of(table: Table) -> pa.Schema:

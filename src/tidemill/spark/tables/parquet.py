@@ -80,7 +80,8 @@ class ParquetFormat:
 
     def load(self, query: str) -> ParquetState:
         image = self._roll_forward()
-        return ParquetState(schema_of(image.schema), image.batches.get(query), image)
+        last, rows = image.batches.get(query), image.rows.get(query)
+        return ParquetState(schema_of(image.schema), last, rows, image)
 
     def live(self, state: ParquetState) -> list[str]:
         return sorted(state.image.files)
@@ -96,6 +97,7 @@ class ParquetFormat:
             schema=schema_text(change.schema),
             add=[_added(each) for each in change.add],
             remove=list(change.remove),
+            rows=change.rows,
         )
         token = _token(record)
         log = CommitLog(self.files())

@@ -48,6 +48,8 @@ class Record(msgspec.Struct, frozen=True):
     schema: str
     add: list[Added]
     remove: list[str]
+    rows: int | None = None
+    """How many rows the batch brought; unknown of batches that were committed without it."""
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -57,14 +59,19 @@ class Image(msgspec.Struct, frozen=True):
     schema: str = ""
     batches: dict[str, int] = {}
     files: dict[str, Added] = {}
+    rows: dict[str, int] = {}
+    """Of each query's last batch, where that is known."""
 
     def apply(self, record: Record) -> Image:
         files = {path: added for path, added in self.files.items() if path not in record.remove}
         files.update((added.path, added) for added in record.add)
-        batches = dict(self.batches)
-        if record.recorded:
-            batches[record.query] = max(record.batch, batches.get(record.query, -1))
-        return Image(record.version, record.schema, batches, files)
+        batches, rows = dict(self.batches), dict(self.rows)
+        if record.recorded and record.batch >= batches.get(record.query, -1):
+            batches[record.query] = record.batch
+            rows.pop(record.query, None)
+            if record.rows is not None:
+                rows[record.query] = record.rows
+        return Image(record.version, record.schema, batches, files, rows)
 
 
 class CommitLog:
