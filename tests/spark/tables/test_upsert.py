@@ -146,6 +146,42 @@ def test_a_key_twice_in_a_batch_needs_an_order(tmp_path: Path) -> None:
         lake.add([{"id": 1, "total": 1}, {"id": 1, "total": 2}], 2, schema=schema)
 
 
+IN_PARTITIONS = pa.schema(
+    [("id", pa.int64()), ("value", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+)
+
+
+def test_offsets_of_different_partitions_are_not_compared(tmp_path: Path) -> None:
+    """After a topic grew a key's newest change has a low offset, in another partition."""
+    lake = Lake("parquet", tmp_path, UPSERT)
+    schema = IN_PARTITIONS.append(pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+    day = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
+    changes = [(1, "new", 3, 0, 2), (1, "old", 0, 900, 1), (2, "b", 1, 8, 4), (2, "a", 1, 7, 5)]
+    rows = [
+        dict(zip(schema.names, (*each, day + dt.timedelta(hours=hour)), strict=True))
+        for *each, hour in changes
+    ]
+    lake.add(rows, 0, schema=schema, tasks=1)
+    values = {row["id"]: row["value"] for row in lake.read()}
+    assert values == {1: "new", 2: "b"}, "within a partition its order counts, not the clock's"
+
+
+def test_a_key_in_two_partitions_needs_an_order(tmp_path: Path) -> None:
+    """Nothing is guessed where no timestamp says which change is the later."""
+    rows = [
+        dict(zip(IN_PARTITIONS.names, each, strict=True))
+        for each in [(1, "old", 0, 900), (1, "new", 3, 0), (2, "a", 0, 1), (2, "b", 0, 2)]
+    ]
+    lake = Lake("parquet", tmp_path, UPSERT)
+    with pytest.raises(TableError, match=r"a key in several partitions.*set table.orderBy"):
+        lake.add(rows, 0, schema=IN_PARTITIONS)
+    lake.add(rows[1:], 0, schema=IN_PARTITIONS)
+    assert [row["value"] for row in lake.read()] == ["new", "b"]
+    lake.options = {**UPSERT, "order_by": ("value",)}
+    lake.add(rows, 1, schema=IN_PARTITIONS)
+    assert [row["value"] for row in lake.read()] == ["old", "b"]
+
+
 def test_a_change_without_a_key_is_refused(tmp_path: Path) -> None:
     lake = Lake("parquet", tmp_path, UPSERT)
     with pytest.raises(TableError, match=r"column id is null in a change.*IS NOT NULL"):

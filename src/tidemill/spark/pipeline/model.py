@@ -370,7 +370,8 @@ class Sink(Section):
     order_by: tuple[str, ...] = _key(
         Kind.TEXTS,
         "To tables, with upsert: the columns that say which of two rows with the same keys is the "
-        "later, where one batch has both; by default `offset`, if there is such a column.",
+        "later, where one batch has both; by default `offset` within a `partition` and `timestamp` "
+        "between partitions, as far as there are such columns.",
         example='["at"]',
     )
     tombstone: str = _key(

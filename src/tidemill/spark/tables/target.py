@@ -27,6 +27,9 @@ COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 NO_COLUMN: Final = "none"
 VALUE_COLUMN: Final = "value"
 OFFSET_COLUMN: Final = "offset"
+TOPIC_COLUMN: Final = "topic"
+PARTITION_COLUMN: Final = "partition"
+TIMESTAMP_COLUMN: Final = "timestamp"
 
 TABLE_OPTIONS: Final = (
     "table.orderBy",
@@ -102,7 +105,8 @@ class TableOptions:
     mode: WriteMode = "append"
     keys: tuple[str, ...] = ()
     order_by: tuple[str, ...] | None = None
-    """What says which of two changes of a key is the later; None: `offset`, if there is one."""
+    """What says which of two changes of a key is the later; None: `offset`, if there is one, and
+    between partitions `timestamp`."""
     tombstone: str | None = None
     """The column whose null deletes a key; None: `value`, if there is one; `none`: nothing does."""
     file_bytes_max: int = FILE_BYTES_MAX

@@ -22,6 +22,9 @@ from tidemill.spark.tables.schema import fill
 from tidemill.spark.tables.target import (
     NO_COLUMN,
     OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    TIMESTAMP_COLUMN,
+    TOPIC_COLUMN,
     VALUE_COLUMN,
     TableError,
     TableOptions,
@@ -36,22 +39,37 @@ READ_ROWS: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class UpsertRule:
-    """Which columns are the key, which say what is later, and whose null deletes."""
+    """Which columns are the key, which say what is later, and whose null deletes.
+
+    Offsets order the changes of one partition only. A key has changes in several where its topic
+    was given more partitions, or where it is not the record's key: of these partitions' last
+    changes the latest by `between` counts.
+    """
 
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
     tombstone: str | None
+    places: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, options: TableOptions, schema: pa.Schema) -> UpsertRule:
         """What the options say about these columns; TableError when there is no such column."""
         order_by, tombstone = options.order_by, options.tombstone
+        places: tuple[str, ...] = ()
+        between: tuple[str, ...] = ()
         if order_by is None:
             order_by = (OFFSET_COLUMN,) if OFFSET_COLUMN in schema.names else ()
+            if order_by and PARTITION_COLUMN in schema.names:
+                places = tuple(
+                    each for each in (TOPIC_COLUMN, PARTITION_COLUMN) if each in schema.names
+                )
+                between = (TIMESTAMP_COLUMN,) if TIMESTAMP_COLUMN in schema.names else ()
         if tombstone is None:
             usable = VALUE_COLUMN in schema.names and VALUE_COLUMN not in options.keys
             tombstone = VALUE_COLUMN if usable else NO_COLUMN
-        rule = cls(options.keys, order_by, None if tombstone == NO_COLUMN else tombstone)
+        deletes = None if tombstone == NO_COLUMN else tombstone
+        rule = cls(options.keys, order_by, deletes, places, between)
         rule._check(schema)
         return rule
 
@@ -111,30 +129,45 @@ def merge(
 
 
 def latest(index: pa.Table, rule: UpsertRule) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """True for the last change of each key: by the order columns, then by where it stands."""
+    """True for the last change of each key."""
+    if not rule.places:
+        what = "twice, and nothing says which change is the later"
+        last = _last(index, rule.keys, rule.order_by, f"{what}; set table.orderBy to one that does")
+    else:
+        of_places = _last(index, (*rule.keys, *rule.places), rule.order_by, "")
+        what = "in several partitions, and offsets do not say which change is the later"
+        advice = "keep the column timestamp, or set table.orderBy"
+        between = _last(index.take(of_places), rule.keys, rule.between, f"{what}; {advice}")
+        last = of_places[between]
+    winners = np.zeros(index.num_rows, dtype=np.bool_)
+    winners[last] = True
+    return winners
+
+
+def _last(
+    index: pa.Table, keys: Sequence[str], order_by: Sequence[str], what: str
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The row of each key's last change: by the order columns, then by where it stands."""
     rows = index.num_rows
     ordered = np.arange(rows)
-    if rule.order_by:
+    if order_by:
         numbered = index.append_column(_ROW, pa.array(ordered))
-        by = [(name, "ascending", "at_start") for name in (*rule.order_by, _ROW)]
+        by = [(name, "ascending", "at_start") for name in (*order_by, _ROW)]
         ordered = pc.sort_indices(numbered, sort_keys=by).to_numpy()
     rank = np.empty(rows, dtype=np.int64)
     rank[ordered] = np.arange(rows)
-    keys = index.select(list(rule.keys)).append_column(_RANK, pa.array(rank))
-    last = keys.group_by(list(rule.keys)).aggregate([(_RANK, "max")]).column(f"{_RANK}_max")
-    if not rule.order_by and len(last) != rows:
-        raise TableError(
-            "a batch changes a key twice, and nothing says which change is the later; "
-            "set table.orderBy to a column such as offset"
-        )
-    winners = np.zeros(rows, dtype=np.bool_)
-    winners[ordered[last.to_numpy()]] = True
-    return winners
+    names = list(dict.fromkeys(keys))
+    ranked = index.select(names).append_column(_RANK, pa.array(rank))
+    last = ranked.group_by(names).aggregate([(_RANK, "max")]).column(f"{_RANK}_max")
+    if not order_by and len(last) != rows:
+        raise TableError(f"a batch changes a key {what}")
+    found: np.ndarray[Any, np.dtype[np.int64]] = ordered[last.to_numpy()]
+    return found
 
 
 def _index(files: TableFiles, path: str, rule: UpsertRule, schema: pa.Schema) -> pa.Table:
     """Keys, order and tombstones of a file of changes; values only pass through."""
-    columns = list(dict.fromkeys((*rule.keys, *rule.order_by)))
+    columns = list(dict.fromkeys((*rule.keys, *rule.order_by, *rule.places, *rule.between)))
     wanted = pa.schema([*(schema.field(name) for name in columns), pa.field(_DELETED, pa.bool_())])
     read = columns if rule.tombstone is None else list(dict.fromkeys((*columns, rule.tombstone)))
     parts = []
