@@ -229,23 +229,38 @@ async def repartition(
         raise CopyError("the new topic needs a name of its own")
     clock = clock or SystemClock()
     async with clients(settings.place, settings.place) as use:
-        copier = await _open_repartition(settings, use)
-        (copy,) = copier.copies
-        told_ms = clock.monotonic_ms()
-        while True:
-            read = await copier.step(WAIT_MS)
-            done.records = copy.copied
-            behind = await _behind(use, copier)
-            if settings.hand_over and behind <= NEARLY_RECORDS:
-                tell(f"sealing {settings.topic}: from now on it refuses every record")
-                await _hand_over(settings, use, copier, done, clock)
-                done.records = copy.copied
-                return
-            if settings.once and not read and not behind:
-                return
-            if clock.monotonic_ms() - told_ms >= TOPICS_EVERY_MS:
-                told_ms = clock.monotonic_ms()
-                tell(f"{done.records:,} records copied, {behind:,} behind")
+        while not await _repartition_until_topic_changes(settings, use, tell, done, clock):
+            tell(f"{settings.topic} has more partitions: going on with all of them")
+
+
+async def _repartition_until_topic_changes(
+    settings: RepartitionSettings, use: Clients, tell: Tell, done: Repartitioned, clock: Clock
+) -> bool:
+    """Whether there is nothing more to do; False when the topic has been given more partitions."""
+    topics = {settings.topic: settings.target}
+    sizes = await _sizes(use.source, topics)
+    copier = await _open_repartition(settings, use)
+    (copy,) = copier.copies
+    before = done.records
+    told_ms = clock.monotonic_ms()
+    while True:
+        read = await copier.step(WAIT_MS)
+        done.records = before + copy.copied
+        behind = await _behind(use, copier)
+        is_near = settings.hand_over and behind <= NEARLY_RECORDS
+        finished = settings.once and not read and not behind
+        due = clock.monotonic_ms() - told_ms >= TOPICS_EVERY_MS
+        if (is_near or finished or due) and await _sizes(use.source, topics) != sizes:
+            return False
+        if is_near:
+            tell(f"sealing {settings.topic}: from now on it refuses every record")
+            await _hand_over(settings, use, copier, done, clock)
+            return True
+        if finished:
+            return True
+        if due:
+            told_ms = clock.monotonic_ms()
+            tell(f"{done.records:,} records copied, {behind:,} behind")
 
 
 async def _hand_over(
@@ -258,8 +273,15 @@ async def _hand_over(
     """No more writes to the old topic; then everything it has taken, up to its very end."""
     begun_ms = clock.monotonic_ms()
     ends = await seal(use.source, use.target_cluster, settings.topic)
+    (copy,) = copier.copies
+    before = done.records - copy.copied
+    if len(ends) != len(copy.positions):  # It was given more partitions just before that.
+        before = done.records
+        copier = await _open_repartition(settings, use)
+        (copy,) = copier.copies
     while await copier.lag(ends):
         await copier.step(WAIT_MS)
+    done.records = before + copy.copied
     done.handed_over = True
     done.refused_ms = clock.monotonic_ms() - begun_ms
 
