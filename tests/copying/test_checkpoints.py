@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client.consumer_types import ConsumerRecord
-from tidemill.copying.checkpoints import Already, Checkpoint, content_of, translate
+from tidemill.copying.checkpoints import Already, Checkpoint, about, content_of, translate
 from tidemill.copying.groups import moves
+from tidemill.copying.topics import CopyError
 from tidemill.types import TopicPartition
 
 
@@ -17,14 +18,28 @@ def record(offset: int, value: bytes = b"v", *, partition: int = 0) -> ConsumerR
 
 
 def test_a_checkpoint_survives_being_written() -> None:
-    checkpoint = Checkpoint(7, {0: 5, 11: 2**40}, {3: 0})
-    assert Checkpoint.decode(checkpoint.encode()) == checkpoint
+    for topics in (None, ("source", "target")):
+        checkpoint = Checkpoint(7, {0: 5, 11: 2**40}, {3: 0}, topics)
+        assert Checkpoint.decode(checkpoint.encode()) == checkpoint
+    assert Checkpoint.decode(b'{"number": 1, "source": {}, "target": {}}').topics is None
 
 
 @pytest.mark.parametrize("data", [b"", b"1", b"[]", b"{}", b'{"number": 1, "source": 3}'])
 def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         Checkpoint.decode(data)
+
+
+def test_a_checkpoint_is_believed_about_the_very_topics_it_speaks_of() -> None:
+    """A topic that was deleted and made anew has the same name, and offsets from nought again."""
+    earlier, last = Checkpoint(1, {0: 9}, {0: 9}, ("x", "y")), Checkpoint(2, {}, {}, ("a", "b"))
+    assert about([earlier, last], "t", "copy", ("a", "b")) == [last]
+    assert about([last], "t", "copy", ("a", "anew")) == (), "an empty copy is begun anew"
+    with pytest.raises(CopyError, match=r"t was deleted and created anew.*delete copy"):
+        about([last], "t", "copy", ("anew", "b"))
+    unmarked = [Checkpoint(1, {0: 9}, {0: 9})]
+    assert about(unmarked, "t", "copy", ("a", "b")) == unmarked
+    assert about([], "t", "copy", ("a", "b")) == []
 
 
 def test_each_copy_accounts_for_one_original() -> None:

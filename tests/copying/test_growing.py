@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.copying.copies import quiet
@@ -67,8 +68,8 @@ def arrange(patch: pytest.MonkeyPatch, topic: Topic) -> None:
     async def clients(*_: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(source=None, target=None, target_cluster=None)
 
-    async def sizes(*_: Any) -> dict[str, int]:
-        return {"old": topic.look()}
+    async def shapes(*_: Any) -> dict[str, jobs.Shape]:
+        return {"old": jobs.Shape(UUID(int=1), topic.look())}
 
     async def opened(*_: Any) -> FakeCopier:
         return FakeCopier(topic)
@@ -81,7 +82,7 @@ def arrange(patch: pytest.MonkeyPatch, topic: Topic) -> None:
 
     for name, fake in {
         "clients": clients,
-        "_sizes": sizes,
+        "_shapes": shapes,
         "_open_repartition": opened,
         "_behind": behind,
         "seal": seal,

@@ -148,6 +148,24 @@ async def test_a_mirror_grows_with_its_original(brokers: tuple[str, str]) -> Non
     assert contents(await read_all(west, "growing")) == contents(await read_all(east, "growing"))
 
 
+async def test_an_original_that_was_made_anew_is_noticed(brokers: tuple[str, str]) -> None:
+    """Its copy would be of two topics at once; without that copy it begins anew."""
+    east, west = brokers
+    await create(east, "phoenix", 1)
+    await produce(east, "phoenix", 0, 20)
+    await mirror_once(east, west, "phoenix")
+    async with Admin(east) as admin:
+        (await admin.delete_topics(["phoenix"])).raise_first()
+    await create(east, "phoenix", 1)
+    await produce(east, "phoenix", 100, 30)
+    with pytest.raises(CopyError, match="deleted and created anew"):
+        await mirror_once(east, west, "phoenix")
+    async with Admin(west) as admin:
+        (await admin.delete_topics(["phoenix"])).raise_first()
+    assert (await mirror_once(east, west, "phoenix")).records == 30
+    assert contents(await read_all(west, "phoenix")) == contents(await read_all(east, "phoenix"))
+
+
 async def test_a_second_writer_is_noticed(brokers: tuple[str, str]) -> None:
     east, west = brokers
     await create(east, "alone", 1)

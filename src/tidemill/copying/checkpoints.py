@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemill.client.consumer_types import ConsumerRecord
+from tidemill.copying.topics import CopyError
 
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
@@ -27,10 +28,18 @@ class Checkpoint:
     number: int
     source: Mapping[int, int]
     target: Mapping[int, int]
+    topics: tuple[str, str] | None = None
+    """The ids of the source's topic and the target's; None in checkpoints from before they were
+    kept."""
 
     def encode(self) -> bytes:
         return json.dumps(
-            {"number": self.number, "source": self.source, "target": self.target}
+            {
+                "number": self.number,
+                "source": self.source,
+                "target": self.target,
+                "topics": self.topics,
+            }
         ).encode()
 
     @classmethod
@@ -38,14 +47,37 @@ class Checkpoint:
         """`ValueError` if these bytes are no checkpoint."""
         try:
             found = json.loads(data)
-            source, target = found["source"], found["target"]
+            source, target, topics = found["source"], found["target"], found.get("topics")
             return cls(
                 int(found["number"]),
                 {int(index): int(offset) for index, offset in source.items()},
                 {int(index): int(offset) for index, offset in target.items()},
+                (str(topics[0]), str(topics[1])) if topics is not None else None,
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"no checkpoint: {data[:80]!r}") from error
+
+
+def about(
+    checkpoints: Sequence[Checkpoint], topic: str, name: str, topics: tuple[str, str]
+) -> Sequence[Checkpoint]:
+    """The checkpoints that speak of these very topics; none when the copy has been made anew.
+
+    An original that was made anew begins at offset nought again: what its old copy is told of
+    would be neither the one topic nor the other.
+    """
+    known = checkpoints[-1].topics if checkpoints else None
+    if known is None:
+        return checkpoints
+    if known[1] != topics[1]:
+        return ()
+    if known[0] != topics[0]:
+        raise CopyError(
+            f"{topic} was deleted and created anew since it was copied to {name}, which holds the "
+            f"records of the old one: delete {name}, and the copy begins anew; or keep it, and "
+            "copy to another name"
+        )
+    return [checkpoint for checkpoint in checkpoints if checkpoint.topics == known]
 
 
 def content_of(record: ConsumerRecord) -> Content:

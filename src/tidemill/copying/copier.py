@@ -41,13 +41,15 @@ class TopicCopy:
     route: Route
     positions: dict[int, int]
     ends: dict[int, int]
+    topics: tuple[str, str]
+    """The ids of the two topics."""
     number: int = 0
     already: Already | None = None
     history: deque[Checkpoint] = field(default_factory=lambda: deque(maxlen=store.SLOTS))
     copied: int = 0
 
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.number, dict(self.positions), dict(self.ends))
+        return Checkpoint(self.number, dict(self.positions), dict(self.ends), self.topics)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from tidemill.client.admin import Admin
 from tidemill.client.cluster import Cluster
@@ -148,7 +149,7 @@ async def mirror(
             raise CopyError("source and target are one cluster: give the copies a --prefix")
         job = f"mirror {origin} {settings.prefix}"
         while not await _mirror_until_topics_change(settings, use, job, tell, done, clock):
-            tell("a topic has more partitions: going on with all of them")
+            tell("a topic has more partitions, or is another one: looking at all of them again")
 
 
 async def _mirror_until_topics_change(
@@ -156,9 +157,10 @@ async def _mirror_until_topics_change(
 ) -> bool:
     """Whether there is nothing more to do; False when the topics have changed."""
     names = {topic: settings.prefix + topic for topic in settings.topics}
-    sizes = await _sizes(use.source, names)
+    shapes = await _shapes(use.source, names)
     for topic, name in names.items():
-        await make_target(use.source, use.target, topic, name, sizes[topic], may_grow=True)
+        partitions = shapes[topic].partitions
+        await make_target(use.source, use.target, topic, name, partitions, may_grow=True)
     copier = await _open(use, job, [(topic, names[topic], same_partition) for topic in names])
     before = done.records
     groups_ms = topics_ms = clock.monotonic_ms()
@@ -177,13 +179,20 @@ async def _mirror_until_topics_change(
             topics_ms = now_ms
             done.behind = await _behind(use, copier)
             tell(f"{done.records:,} records mirrored, {done.behind:,} behind")
-            if await _sizes(use.source, names) != sizes:
+            if await _shapes(use.source, names) != shapes:
                 return False
 
 
-async def _sizes(admin: Admin, topics: Mapping[str, str]) -> dict[str, int]:
+class Shape(NamedTuple):
+    """What must not change under a copier; a topic that is made anew has another id."""
+
+    topic_id: UUID
+    partitions: int
+
+
+async def _shapes(admin: Admin, topics: Mapping[str, str]) -> dict[str, Shape]:
     found = (await admin.describe_topics(topics)).raise_first()
-    return {topic: len(each.partitions) for topic, each in found.items()}
+    return {topic: Shape(each.topic_id, len(each.partitions)) for topic, each in found.items()}
 
 
 async def _behind(use: Clients, copier: Copier) -> int:
@@ -230,7 +239,7 @@ async def repartition(
     clock = clock or SystemClock()
     async with clients(settings.place, settings.place) as use:
         while not await _repartition_until_topic_changes(settings, use, tell, done, clock):
-            tell(f"{settings.topic} has more partitions: going on with all of them")
+            tell(f"{settings.topic} has more partitions, or is another one: looking again")
 
 
 async def _repartition_until_topic_changes(
@@ -238,7 +247,7 @@ async def _repartition_until_topic_changes(
 ) -> bool:
     """Whether there is nothing more to do; False when the topic has been given more partitions."""
     topics = {settings.topic: settings.target}
-    sizes = await _sizes(use.source, topics)
+    shapes = await _shapes(use.source, topics)
     copier = await _open_repartition(settings, use)
     (copy,) = copier.copies
     before = done.records
@@ -250,7 +259,7 @@ async def _repartition_until_topic_changes(
         is_near = settings.hand_over and behind <= NEARLY_RECORDS
         finished = settings.once and not read and not behind
         due = clock.monotonic_ms() - told_ms >= TOPICS_EVERY_MS
-        if (is_near or finished or due) and await _sizes(use.source, topics) != sizes:
+        if (is_near or finished or due) and await _shapes(use.source, topics) != shapes:
             return False
         if is_near:
             tell(f"sealing {settings.topic}: from now on it refuses every record")

@@ -10,7 +10,7 @@ from tidemill.client.cluster import Cluster
 from tidemill.client.consumer import Consumer
 from tidemill.client.producer import Producer
 from tidemill.copying import store
-from tidemill.copying.checkpoints import Already, Checkpoint, content_of
+from tidemill.copying.checkpoints import Already, Checkpoint, about, content_of
 from tidemill.copying.copier import POLL_RECORDS, RECORD_BYTES, ROUND_BYTES, TopicCopy
 from tidemill.copying.reading import read_range, settled_ends
 from tidemill.copying.routes import Route
@@ -71,13 +71,17 @@ async def open_copy(
 
     `starts` is asked where a new copy begins, where that is not the log's own start.
     """
+    topics = (await _id_of(source, topic), await _id_of(target, name))
     source_ends = await _offsets(source, topic, OffsetSpec.LATEST)
     settled = await settled_ends(target_cluster, target, await _partitions(target, name))
     target_ends = {partition.partition: end for partition, end in settled.items()}
-    if not checkpoints:
+    standing = about(checkpoints, topic, name, topics)
+    if not standing:
         begins = await starts() if starts is not None else {}
-        return await _begin(topic, name, route, job, source, producer, target_ends, begins)
-    last = checkpoints[-1]
+        copy = TopicCopy(topic, name, route, {}, dict(target_ends), topics)
+        copy.number = checkpoints[-1].number + 1 if checkpoints else 0
+        return await _begin(copy, job, source, producer, begins)
+    last = standing[-1]
     firsts = await _offsets(source, topic, OffsetSpec.EARLIEST)
     positions = {index: last.source.get(index, first) for index, first in firsts.items()}
     ends = {index: last.target.get(index, 0) for index in target_ends}
@@ -96,32 +100,24 @@ async def open_copy(
         if target_ends[index] > ends[index]
     }
     already = Already(tails, source_ends)
-    copy = TopicCopy(topic, name, route, positions, dict(target_ends), last.number, already)
-    copy.history.extend(checkpoints)
+    copy = TopicCopy(topic, name, route, positions, dict(target_ends), topics, last.number, already)
+    copy.history.extend(standing)
     return copy
 
 
 async def _begin(
-    topic: str,
-    name: str,
-    route: Route,
-    job: str,
-    source: Admin,
-    producer: Producer,
-    target_ends: Mapping[int, int],
-    starts: Mapping[int, int],
+    copy: TopicCopy, job: str, source: Admin, producer: Producer, starts: Mapping[int, int]
 ) -> TopicCopy:
     """The first checkpoint is written before the first record: a crash finds one, always."""
-    if any(target_ends.values()):
+    if any(copy.ends.values()):
         raise CopyError(
-            f"{name} holds records already and no copy of {topic} is known to have put them there; "
-            "delete it, or choose another target"
+            f"{copy.target} holds records already and no copy of {copy.source} is known to have "
+            "put them there; delete it, or choose another target"
         )
-    earliest = await _offsets(source, topic, OffsetSpec.EARLIEST)
-    positions = {index: max(starts.get(index, 0), first) for index, first in earliest.items()}
-    copy = TopicCopy(topic, name, route, positions, dict(target_ends))
+    for index, first in (await _offsets(source, copy.source, OffsetSpec.EARLIEST)).items():
+        copy.positions[index] = max(starts.get(index, 0), first)
     copy.history.append(copy.checkpoint())
-    await store.keep(producer, job, topic, copy.history[0])
+    await store.keep(producer, job, copy.source, copy.history[0])
     return copy
 
 
@@ -134,11 +130,20 @@ def _check_tail(name: str, records: int) -> None:
         )
 
 
-async def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+async def _existing(admin: Admin, topic: str) -> TopicDescription:
     described = await describe(admin, topic)
     if described is None:
         raise CopyError(f"there is no topic {topic}")
-    return [TopicPartition(topic, each.index) for each in described.partitions]
+    return described
+
+
+async def _id_of(admin: Admin, topic: str) -> str:
+    return str((await _existing(admin, topic)).topic_id)
+
+
+async def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+    found = (await _existing(admin, topic)).partitions
+    return [TopicPartition(topic, each.index) for each in found]
 
 
 async def _offsets(admin: Admin, topic: str, spec: OffsetSpec) -> dict[int, int]:
