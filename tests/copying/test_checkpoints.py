@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client.consumer_types import ConsumerRecord
-from tidemill.copying.checkpoints import Already, Checkpoint, about, content_of, translate
+from tidemill.copying.checkpoints import Already, Checkpoint, about, content_of, tail_of, translate
 from tidemill.copying.groups import moves
 from tidemill.copying.topics import CopyError
 from tidemill.types import TopicPartition
@@ -47,6 +47,16 @@ def test_each_copy_accounts_for_one_original() -> None:
     already = Already({0: map(content_of, copied)}, {0: 10})
     assert [already.has(each, 0) for each in copied] == [True, True, True]
     assert not already.has(record(3), 0)
+
+
+def test_after_the_tail_was_compacted_no_old_value_comes_last() -> None:
+    """Of two values of a key only the newer is left: both are copied again, the newer one last."""
+    copied = [record(0, b"old"), record(1, b"new")]
+    whole, compacted = tail_of(copied, 2), tail_of(copied[1:], 2)
+    already = Already({0: whole}, {0: 10})
+    assert [each.value for each in copied if not already.has(each, 0)] == []
+    already = Already({0: compacted}, {0: 10})
+    assert [each.value for each in copied if not already.has(each, 0)] == [b"old", b"new"]
 
 
 def test_what_came_after_the_crash_is_never_taken_for_copied() -> None:

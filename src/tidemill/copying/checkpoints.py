@@ -85,6 +85,15 @@ def content_of(record: ConsumerRecord) -> Content:
     return (record.timestamp_ms, record.key, record.value, record.headers)
 
 
+def tail_of(records: Sequence[ConsumerRecord], length: int) -> list[Content]:
+    """What so many offsets at a partition's end hold; nothing if some of it was compacted away.
+
+    An older value that is gone would be taken for one that is missing, and copied behind the newer
+    one. With nothing to skip all of them are copied again, in their order, and the last one wins.
+    """
+    return [content_of(record) for record in records] if len(records) == length else []
+
+
 class Already:
     """The records that the target holds after the last checkpoint.
 

@@ -10,7 +10,7 @@ from tidemill.client.cluster import Cluster
 from tidemill.client.consumer import Consumer
 from tidemill.client.producer import Producer
 from tidemill.copying import store
-from tidemill.copying.checkpoints import Already, Checkpoint, about, content_of
+from tidemill.copying.checkpoints import Already, Checkpoint, about, tail_of
 from tidemill.copying.copier import POLL_RECORDS, RECORD_BYTES, ROUND_BYTES, TopicCopy
 from tidemill.copying.reading import read_range, settled_ends
 from tidemill.copying.routes import Route
@@ -90,12 +90,12 @@ async def open_copy(
         raise CopyError(f"{name} has lost records that were copied to it, in partitions {behind}")
     _check_tail(name, sum(target_ends[index] - ends[index] for index in ends))
     tails = {
-        index: [
-            content_of(record)
-            for record in await read_range(
+        index: tail_of(
+            await read_range(
                 tail_reader, TopicPartition(name, index), ends[index], target_ends[index]
-            )
-        ]
+            ),
+            target_ends[index] - ends[index],
+        )
         for index in ends
         if target_ends[index] > ends[index]
     }
