@@ -13,8 +13,10 @@ from tidemill.copying.topics import CopyError
 from tidemill.types import TopicPartition
 
 
-def record(offset: int, value: bytes = b"v", *, partition: int = 0) -> ConsumerRecord:
-    return ConsumerRecord("t", partition, offset, 1_000, 0, b"k", value, (), 0)
+def record(
+    offset: int, value: bytes = b"v", *, partition: int = 0, timestamp_ms: int = 1_000
+) -> ConsumerRecord:
+    return ConsumerRecord("t", partition, offset, timestamp_ms, 0, b"k", value, (), 0)
 
 
 def test_a_checkpoint_survives_being_written() -> None:
@@ -47,6 +49,17 @@ def test_each_copy_accounts_for_one_original() -> None:
     already = Already({0: map(content_of, copied)}, {0: 10})
     assert [already.has(each, 0) for each in copied] == [True, True, True]
     assert not already.has(record(3), 0)
+
+
+def test_a_record_without_a_timestamp_is_found_at_the_time_of_its_copy() -> None:
+    originals = [record(at, timestamp_ms=-1) for at in range(3)]
+    copies = [record(0, timestamp_ms=5_000), record(1, timestamp_ms=6_000)]
+    already = Already({0: map(content_of, copies)}, {0: 10})
+    assert [already.has(each, 0) for each in originals] == [True, True, False]
+    already = Already({0: map(content_of, copies)}, {0: 10})
+    assert not already.has(record(0, b"other", timestamp_ms=-1), 0)
+    assert already.has(record(1, timestamp_ms=6_000), 0)
+    assert [already.has(each, 0) for each in originals] == [True, False, False]
 
 
 def test_after_the_tail_was_compacted_no_old_value_comes_last() -> None:

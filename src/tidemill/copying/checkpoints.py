@@ -105,6 +105,7 @@ class Already:
         self, tails: Mapping[int, Iterable[Content]], source_ends: Mapping[int, int]
     ) -> None:
         self._tails = {partition: Counter(tail) for partition, tail in tails.items()}
+        self._any_time: dict[int, dict[object, list[Content]]] = {}
         self._source_ends = source_ends
         self.count = sum(tail.total() for tail in self._tails.values())
 
@@ -113,12 +114,31 @@ class Already:
         if not self.count or record.offset >= self._source_ends.get(record.partition, 0):
             return False
         tail = self._tails.get(target_partition)
+        if not tail:
+            return False
         content = content_of(record)
-        if not tail or not tail[content]:
+        if record.timestamp_ms < 0:
+            content = self._at_any_time(target_partition, content)
+        if not tail[content]:
             return False
         tail[content] -= 1
         self.count -= 1
         return True
+
+    def _at_any_time(self, partition: int, content: Content) -> Content:
+        """What is there of a record without a timestamp: its copy got that of its sending."""
+        tail = self._tails[partition]
+        if partition not in self._any_time:
+            by_rest: dict[object, list[Content]] = {}
+            for each in tail.elements():
+                by_rest.setdefault(each[1:], []).append(each)
+            self._any_time[partition] = by_rest
+        copies = self._any_time[partition].get(content[1:], [])
+        while copies:
+            if tail[copies[-1]]:
+                return copies.pop()
+            copies.pop()
+        return content
 
 
 def translate(checkpoints: Sequence[Checkpoint], partition: int, offset: int) -> int | None:
