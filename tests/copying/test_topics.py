@@ -37,6 +37,13 @@ def test_a_topics_own_settings_come_along_but_those_about_its_place_and_time() -
     assert create.configs["message.timestamp.type"] == "CreateTime"
 
 
+def test_a_copy_of_a_sealed_topic_takes_records() -> None:
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    for size, wanted in (("0", {}), ("5000", {"max.message.bytes": "5000"})):
+        entries = {"max.message.bytes": ConfigEntry("max.message.bytes", size, own)}
+        assert settings_of(entries) == wanted
+
+
 def test_a_mirror_grows_with_its_original_and_a_repartitioned_topic_does_not() -> None:
     assert change_for("t", 3, {}, topic(3), may_grow=True) == TopicChange()
     assert change_for("t", 5, {}, topic(3), may_grow=True) == TopicChange(grow_to=5)

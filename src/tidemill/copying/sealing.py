@@ -19,7 +19,7 @@ from tidemill.client.connection import Connection
 from tidemill.client.errors import ClientError, failure_of
 from tidemill.copying.opening import describe
 from tidemill.copying.reading import log_ends
-from tidemill.copying.topics import CopyError
+from tidemill.copying.topics import SEALED, SIZE_SETTING, CopyError
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
 from tidemill.wire.messages.produce import (
@@ -30,8 +30,6 @@ from tidemill.wire.messages.produce import (
 )
 from tidemill.wire.records import BatchBuilder
 
-SETTING = "max.message.bytes"
-SEALED = "0"
 ASK_AGAIN_S = 0.1
 _LAST_VERSION_BY_NAME = 12
 _LAST_BYTE_MASK = 0x01
@@ -39,7 +37,7 @@ _LAST_BYTE_MASK = 0x01
 
 async def seal(admin: Admin, cluster: Cluster, topic: str) -> dict[TopicPartition, int]:
     """Refuse all writes from now on; the final end of each partition."""
-    await _set(admin, topic, AlterOp.set(SETTING, SEALED))
+    await _set(admin, topic, AlterOp.set(SIZE_SETTING, SEALED))
     described = await describe(admin, topic)
     if described is None:
         raise CopyError(f"there is no topic {topic}")

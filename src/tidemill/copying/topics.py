@@ -26,6 +26,11 @@ NOT_COPIED = frozenset(
 )
 
 
+SIZE_SETTING = "max.message.bytes"
+SEALED = "0"
+"""The size that refuses every record: what a hand-over leaves behind, see `sealing.py`."""
+
+
 class CopyError(TidemillError):
     """A copy that cannot be made, or go on; the message says why."""
 
@@ -39,13 +44,17 @@ class TopicChange:
 
 
 def settings_of(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
-    """The settings that the topic has of its own and that its copy should have, too."""
+    """The settings that the topic has of its own and that its copy should have, too.
+
+    Of a sealed topic all but the seal: its copy has to take records.
+    """
     return {
         name: entry.value
         for name, entry in sorted(entries.items())
         if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
         and name not in NOT_COPIED
         and not entry.sensitive
+        and (name, entry.value) != (SIZE_SETTING, SEALED)
     }
 
 
