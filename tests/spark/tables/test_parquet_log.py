@@ -14,7 +14,12 @@ from tidemill.spark.tables import parquet_log
 from tidemill.spark.tables.files import TableFiles
 from tidemill.spark.tables.parquet import ParquetFormat
 from tidemill.spark.tables.parquet_log import Added, CommitLog, Image, Record
-from tidemill.spark.tables.target import CommitConflictError, TableError
+from tidemill.spark.tables.target import (
+    CommitConflictError,
+    TableError,
+    TableOptions,
+    parse_table,
+)
 
 
 def record(version: int, *, query: str = QUERY, remove: tuple[str, ...] = ()) -> Record:
@@ -141,6 +146,17 @@ def test_other_file_systems_do_without_links(tmp_path: Path) -> None:
     assert [each.path for each in files.list("", recursive=False)] == []
     files.delete("nothing")
     assert files.list("no/such/folder") == []
+
+
+def test_a_relative_path_means_the_drivers_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors on a cluster work in folders of their own."""
+    monkeypatch.chdir(tmp_path)
+    table = ParquetFormat(TableOptions(name=parse_table("parquet:./lake/events")))
+    assert table.location().url == str(tmp_path / "lake" / "events")
+    remote = ParquetFormat(TableOptions(name=parse_table("parquet:hdfs://host/events")))
+    assert remote.location().url == "hdfs://host/events"
 
 
 def test_schemas_survive_the_log() -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemill.clock import Clock, SystemClock
 from tidemill.spark.tables.committing import TableChange, TableState
-from tidemill.spark.tables.files import Location, TableFiles
+from tidemill.spark.tables.files import Location, TableFiles, local_path
 from tidemill.spark.tables.parquet_log import (
     CHECKPOINT_EVERY,
     Added,
@@ -56,7 +56,9 @@ class ParquetFormat:
         files: TableFiles | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._location = Location("parquet", options.name.address, options.storage)
+        # Executors may run in another folder: what a relative path means is settled here.
+        url = local_path(options.name.address) or options.name.address
+        self._location = Location("parquet", url, options.storage)
         self._files = files
         self._clock = clock or SystemClock()
 
