@@ -40,6 +40,18 @@ def test_an_image_is_the_sum_of_its_records() -> None:
     assert image.batches == {QUERY: 3, "other": 2}
 
 
+def test_what_a_record_removes_is_not_searched_for_every_file() -> None:
+    """An upsert may replace all of ten thousand files."""
+
+    class Unsearchable(list[str]):
+        def __contains__(self, path: object) -> bool:
+            raise AssertionError("a list is searched from its beginning each time")
+
+    image = Image().apply(record(1)).apply(record(2))
+    removing = msgspec.structs.replace(record(3), remove=Unsearchable(["part-1"]))
+    assert sorted(image.apply(removing).files) == ["part-2", "part-3"]
+
+
 def test_how_many_rows_a_batch_had_is_known_of_the_last_batch_only() -> None:
     """Records and checkpoints of logs that were written without the number can be read."""
     rows = msgspec.structs.replace(record(1), rows=5)

@@ -63,7 +63,8 @@ class Image(msgspec.Struct, frozen=True):
     """Of each query's last batch, where that is known."""
 
     def apply(self, record: Record) -> Image:
-        files = {path: added for path, added in self.files.items() if path not in record.remove}
+        removed = set(record.remove)
+        files = {path: added for path, added in self.files.items() if path not in removed}
         files.update((added.path, added) for added in record.add)
         batches, rows = dict(self.batches), dict(self.rows)
         if record.recorded and record.batch >= batches.get(record.query, -1):
