@@ -33,6 +33,7 @@ from tidemill.spark.pipeline.plan import (
 )
 from tidemill.spark.pipeline.progress import Meter, Progress
 from tidemill.spark.pipeline.state import ALIVE, PipelineState, QueryNote, RunNote, RunState
+from tidemill.spark.pipeline.tidying import tidy_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -202,6 +203,7 @@ class Life:
         if self.problems.are_fatal:
             raise InvalidPipelineError(self.problems.found)
         make_topics(self.pipeline, self.setting)
+        tidy_beside(sink_options(each, self.setting) for each in self.pipeline.sink.values())
         for name, frame in tables.items():
             refresh_ms = self.pipeline.table[name].refresh_ms
             self.tables[name] = LookupTable(frame, refresh_ms, self.clock)

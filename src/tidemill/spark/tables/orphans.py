@@ -17,6 +17,8 @@ from tidemill.spark.tables.files import TableFiles
 OUR_FILE: Final = re.compile(
     r".*/[A-Za-z0-9-]+/\d{10}/(?:\d{5,}|merged-\d{2})-\d{4}-[0-9a-f]+\.parquet"
 )
+DELETED_MAX: Final = 10_000
+"""At a time; the next clean-up finds the rest."""
 
 
 def delete_orphans(
@@ -36,7 +38,8 @@ def delete_orphans(
     if not old:
         return []
     keep = named()
-    orphans = [path for path in old if path not in keep and files.exists(path)]
+    unnamed = [path for path in old if path not in keep][:DELETED_MAX]
+    orphans = [path for path in unnamed if files.exists(path)]
     for path in orphans:
         files.delete(path)
     return orphans
