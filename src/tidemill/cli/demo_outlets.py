@@ -21,6 +21,7 @@ from tidemill.children import stopping_with_parent
 from tidemill.cli.demo_clicks import PARTITIONS, TOPIC, Ledger
 from tidemill.cli.exits import CommandError
 from tidemill.cli.muster import free_port
+from tidemill.cli.orphans import descendants, see_ended
 from tidemill.spark.session import SHORT_LIVED
 from tidemill.types import TopicPartition
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 PIPELINE = "site-activity"
 DEAD_LETTERS = f"{PIPELINE}.dead-letters"
 STOP_LIMIT_S = 10.0
+ORPHANS_LIMIT_S = 5.0
 LOOK_EVERY_S = 1.0
 LAST_WORDS_BYTES = 1_500
 SMALL = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "1"}
@@ -113,6 +115,7 @@ class SparkOutlet:
         self._bootstrap = bootstrap
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._family: frozenset[int] = frozenset()
         self._log = folder / "pipeline.log"
         self._states = folder / "state"
         self.tables = folder / "tables"
@@ -173,6 +176,7 @@ class SparkOutlet:
             await self._pause()
 
     async def _pause(self) -> None:
+        self._remember_family()
         if self._has_ended:
             raise CommandError(f"the pipeline has ended: {self._last_words()}")
         await asyncio.sleep(LOOK_EVERY_S)
@@ -212,15 +216,23 @@ class SparkOutlet:
         return " | ".join(text.strip().splitlines()[-4:])
 
     async def stop(self) -> None:
+        self._remember_family()
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
         try:
             await asyncio.to_thread(process.wait, STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        await asyncio.to_thread(see_ended, self._family, ORPHANS_LIMIT_S)
+
+    def _remember_family(self) -> None:
+        """Spark's processes may outlive the pipeline's by moments, and write into what is to go."""
+        if self._process is not None and self._process.poll() is None:
+            self._family = descendants(self._process.pid)
 
 
 def _column(table: Path, name: str) -> list[Any]:
