@@ -5,8 +5,9 @@
 
 Each is a process of its own (`spark-class`), as on a cluster of machines, so what is tried here
 meets what is met there: executors are other processes, and they die alone. Everything listens on
-127.0.0.1 only, on ports that the system chose; the REST server for submissions is off. All that the
-processes write, their logs included, goes below one folder. They stop with whoever started them.
+127.0.0.1 only, on ports that the system chose; the REST server for submissions is off, and nobody
+without the cluster's secret can submit a job (`access.py`). All that the processes write, their
+logs included, goes below one folder. They stop with whoever started them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, Self, TypeVar
 
 from tidemill.children import Running, stopping_with_parent
 from tidemill.errors import TidemillError
+from tidemill.spark import access
 
 T = TypeVar("T")
 
@@ -120,6 +122,7 @@ class StandaloneCluster(Running):
         """Return once every worker has registered with the master."""
         for name in ("logs", "conf", "work", "tmp"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+        access.write_secret(self.folder / "conf")
         ports = ("--port", str(self._port), "--webui-port", "0")
         self._master = self._spawn("master", _MASTER_CLASS, *ports)
         self.url = self._wait_for(lambda: _found(_MASTER_URL, self.master.said()))
@@ -127,6 +130,7 @@ class StandaloneCluster(Running):
         for number in range(1, self._count + 1):
             self.workers.append(self._spawn_worker(number))
         self._wait_for(lambda: len(self.registered()) >= self._count)
+        access.publish(self.url, self.folder / "conf")
         return self
 
     def _spawn_worker(self, number: int) -> Daemon:
@@ -198,6 +202,8 @@ class StandaloneCluster(Running):
 
     def stop(self) -> None:
         """Ask them all at once and wait; a worker takes its executors with it."""
+        if self.url:
+            access.withdraw(self.url)
         for daemon in self.daemons:
             if daemon.status is None:
                 daemon.process.send_signal(signal.SIGTERM)

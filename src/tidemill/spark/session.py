@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tidemill.spark import access
 from tidemill.spark.home import home_without_archive
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ def set_environment(master: str) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", HERE)  # The web page has no setting of its own.
+    conf = access.conf_of(master) if _CLUSTER_HERE.fullmatch(master) else None
+    if conf is not None:
+        os.environ.setdefault("SPARK_CONF_DIR", str(conf))  # It has the cluster's secret.
     if _LOCAL.fullmatch(master) and "SPARK_HOME" not in os.environ:
         home = home_without_archive()
         if home is not None:
