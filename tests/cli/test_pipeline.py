@@ -1,16 +1,137 @@
-"""`tidemill pipeline` as a user calls it: init, check, status, stop, and what run refuses."""
+"""`tidemill pipeline` as a user runs it: its own process, its own Spark, signals and crashes."""
 
 from __future__ import annotations
 
 import json
+import re
+import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.helpers import quick
+from tests.cli.helpers import environment, quick
+from tests.spark.pipeline.cases import create, send, until
 from tests.spark.pipeline.files import RIGHT, changed, line_of
 
 from tidemill.spark import needs
+
+TEXT = """\
+name = "{name}"
+trigger = "200 ms"
+
+[source.in]
+topics = ["{name}.in"]
+decode = {{ format = "text" }}
+records_per_trigger = 100
+
+[sink.table]
+from = "in"
+table = "delta:{folder}/table"
+"""
+
+
+class Runner:
+    """`tidemill pipeline run FILE` in a process."""
+
+    def __init__(self, file: Path, bootstrap: str, state: Path, *options: str) -> None:
+        self._log = file.with_suffix(".stderr")
+        command = [sys.executable, "-m", "tidemill.cli", "pipeline", "run", str(file)]
+        command += ["--state-dir", str(state), "-b", bootstrap, *options]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=1g"],
+                env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+            )  # fmt: skip
+
+    def has_said(self, pattern: str) -> bool:
+        return re.search(pattern, self._log.read_text(), re.MULTILINE) is not None
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(90)
+
+
+@pytest.fixture
+def runner(tmp_path: Path, bootstrap: str) -> Iterator[Callable[..., Runner]]:
+    started: list[Runner] = []
+
+    def start(file: Path, *options: str) -> Runner:
+        started.append(Runner(file, bootstrap, tmp_path / "state", *options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)
+
+
+def table_values(path: Path) -> list[str]:
+    from deltalake import DeltaTable
+
+    if not (path / "_delta_log").exists():
+        return []
+    found: list[str] = DeltaTable(str(path)).to_pyarrow_table()["value"].to_pylist()
+    return found
+
+
+def batches(checkpoint: Path, kind: str) -> set[str]:
+    return {path.name for path in (checkpoint / kind).iterdir() if path.name.isdigit()}
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_killed_and_started_again_nothing_is_lost(
+    runner: Callable[..., Runner], bootstrap: str, tmp_path: Path, topic_name: Callable[[str], str]
+) -> None:
+    """SIGKILL in the middle of the backlog; `status` tells it, the next run continues, `stop` ends
+    it between two batches. The table has every record once, and the group has no lag."""
+    name = topic_name("killed")
+    create(bootstrap, f"{name}.in")
+    file = tmp_path / "killed.toml"
+    file.write_text(TEXT.format(name=name, folder=tmp_path))
+    expected = [f"v{number:04}" for number in range(1_000)]
+    send(bootstrap, f"{name}.in", [(None, value.encode()) for value in expected[:900]])
+    first = runner(file, "--master", "local[1]")
+    until(lambda: 0 < len(table_values(tmp_path / "table")) < 900, "some of it is in the table")
+    first.end(signal.SIGKILL)
+    found = status(tmp_path, bootstrap, name)
+    assert (found["state"], found["master"], found["pid"]) == ("crashed", "local[1]", None)
+
+    send(bootstrap, f"{name}.in", [(None, value.encode()) for value in expected[900:]])
+    second = runner(file, "--master", "local[2]")
+    until(lambda: len(table_values(tmp_path / "table")) >= 1_000, "all of it is in the table")
+    until(lambda: lags(tmp_path, bootstrap, name) == [0], "the group has committed")
+    until(lambda: second.has_said(r"^table: running, .* rows/s, 0 behind, batch \d+$"), "a line")
+    found = status(tmp_path, bootstrap, name)
+    assert (found["state"], found["master"]) == ("running", "local[2]")
+    assert found["pid"] == second.process.pid
+    options = ["--state-dir", str(tmp_path / "state"), "-b", bootstrap]
+    stopped = quick("pipeline", "stop", name, *options)
+    assert (stopped.status, stopped.out) == (0, f"stopped {name}\n"), stopped.err
+    assert second.process.wait(90) == 0
+    assert sorted(table_values(tmp_path / "table")) == expected
+    found = status(tmp_path, bootstrap, name)
+    assert (found["state"], found["pid"]) == ("stopped", None)
+    checkpoint = tmp_path / "state" / name / "checkpoints" / "table"
+    assert batches(checkpoint, "offsets") == batches(checkpoint, "commits"), "none was cut off"
+
+
+def status(folder: Path, bootstrap: str, name: str) -> dict[str, object]:
+    options = ["--state-dir", str(folder / "state"), "-b", bootstrap, "--format", "json"]
+    ran = quick("pipeline", "status", name, *options)
+    assert ran.status == 0, ran.err
+    found: dict[str, object] = json.loads(ran.out)[0]
+    return found
+
+
+def lags(folder: Path, bootstrap: str, name: str) -> list[object]:
+    queries = status(folder, bootstrap, name)["queries"]
+    assert isinstance(queries, list)
+    return [query["lag"] for query in queries]
+
 
 # --- check ----------------------------------------------------------------------------------------
 
