@@ -91,6 +91,19 @@ def site_activity(place: Place) -> str:
     )
 
 
+def log_aggregation(place: Place) -> str:
+    rows = [{**row, "line": _short(row["line"].encode(), 60)} for row in place.rows("lines")]
+    counts: Counter[str] = Counter()
+    for row in place.rows("line_counts"):
+        counts[f"{row['host']} {row['level']}"] += row["lines"]
+    return stacked(
+        ("tables/lines", _chosen(rows, "host", "level", "line")),
+        ("tables/line_counts: lines", charts.bars(sorted(counts.items()))),
+        ("topic logs.errors", _chosen(place.values("logs.errors"), "key", "line")),
+        letters(place, "machines.dead-letters"),
+    )
+
+
 def metrics_rollup(place: Place) -> str:
     means = [
         (f"{row['window_start']:%H:%M} {row['metric']}@{row['host']}", round(row["mean"], 3))
@@ -142,6 +155,7 @@ def feed(place: Place) -> str:
 
 DRAWN: dict[str, Callable[[Place], str]] = {
     "site-activity": site_activity,
+    "log-aggregation": log_aggregation,
     "metrics-rollup": metrics_rollup,
     "lakehouse-ingest": lakehouse_ingest,
     "change-log": change_log,

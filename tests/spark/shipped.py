@@ -27,6 +27,9 @@ from tidemill.spark.pipeline import jvm
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "pipelines"
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LOGS = "/var/log/app"
+"""Where the page about logs has its files; ours are in the place's folder."""
+
 YESTERDAY = datetime.now(UTC).replace(hour=8, minute=0, second=0, microsecond=0) - timedelta(days=1)
 """When everything happens: brokers delete what is old, and what is from the future is refused."""
 
@@ -93,7 +96,7 @@ class Place:
 
     def do(self, command: str) -> Ran:
         """One command, as a shell would take it apart."""
-        words = shlex.split(command)
+        words = shlex.split(command.replace(LOGS, str(self.folder)))
         if words[0] == "echo":
             ran = quick(*words[4:], stdin=words[1] + "\n", variables=self._variables)
         elif words[0] == "python":
@@ -180,6 +183,29 @@ CLICKS = [
     # So late that everything before it is over.
     click(9, "zoe", "/later", 600),
 ]
+
+# --- log-aggregation ------------------------------------------------------------------------------
+
+
+def log_time(seconds: float, separator: str = "T") -> str:
+    """A time as it stands at the beginning of a line of a log."""
+    when = YESTERDAY + timedelta(seconds=seconds)
+    return f"{when:%Y-%m-%d}{separator}{when:%H:%M:%S}"
+
+
+FIRST_LINES = [
+    f"{log_time(0)}Z INFO started".encode(),
+    f"{log_time(1, ' ')}.5 Warning: disk is nearly full".encode(),
+]
+ROTATED_LINES = [b"INFO \xff\xfe", b"INFO a new day, a new file"]
+OTHER_LINES = [b"ERROR cannot reach the database", b"  at line 7 of nothing"]
+
+
+def last_line(timestamp_ms: int) -> Message:
+    """As `ship` sends one, and so late that all minutes before it are over."""
+    headers = (("host", b"web-9"), ("file", b"x"), ("position", b"f9:0"))
+    return Message(b"INFO the last", "web-9:x", headers, timestamp_ms)
+
 
 # --- metrics-rollup -------------------------------------------------------------------------------
 

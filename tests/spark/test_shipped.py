@@ -6,17 +6,22 @@ The commands are those of its page in docs/pipelines, word for word; `tidemill p
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.shipping import Ship
+from tests.cli.ups import eventually
 from tests.spark import pictures, shipped
-from tests.spark.shipped import YESTERDAY, Message, Place
+from tests.spark.shipped import PAGES, YESTERDAY, Message, Place
 
 from tidemill.client.admin_types import AlterOp, ConfigResource
 from tidemill.client.blocking import Admin
+from tidemill.spark.pipeline import templates
 from tidemill.testing.process import BrokerProcess
 
 patient = pytest.mark.timeout(1_200)
@@ -87,6 +92,75 @@ def test_site_activity(place: Place) -> None:
     assert "<b>6</b>clicks" in report
     assert "<b>3</b>finished sessions" in report
     pictures.check("site-activity", place)
+
+
+@patient
+def test_log_aggregation(place: Place) -> None:
+    """Lines come from `tidemill ship`, which is killed and sees its file rotated."""
+    follow_logs(place)
+    rows = place.rows("lines")
+    assert project(rows, "host", "level", "line") == [
+        ("web-1", "INFO", shipped.FIRST_LINES[0].decode()),
+        ("web-1", "INFO", "INFO a new day, a new file"),
+        ("web-1", "WARN", shipped.FIRST_LINES[1].decode()),
+        ("web-2", "ERROR", "ERROR cannot reach the database"),
+        ("web-2", "OTHER", "  at line 7 of nothing"),
+        ("web-9", "INFO", "INFO the last"),
+    ]
+    times = {row["line"]: row["at"] for row in rows}
+    assert times[shipped.FIRST_LINES[0].decode()] == YESTERDAY
+    assert times[shipped.FIRST_LINES[1].decode()] == YESTERDAY + timedelta(seconds=1.5)
+    (error,) = place.values("logs.errors")
+    assert (error["key"], error["line"]) == ("web-2", "ERROR cannot reach the database")
+    lines: Counter[tuple[str, str]] = Counter()
+    for row in place.rows("line_counts"):
+        lines[row["host"], row["level"]] += row["lines"]
+    assert lines == {
+        ("web-1", "INFO"): 2,
+        ("web-1", "WARN"): 1,
+        ("web-2", "ERROR"): 1,
+        ("web-2", "OTHER"): 1,
+    }
+    assert causes(place, "machines.dead-letters") == {
+        "stage.lines: shipped": 1,
+        "stage.lines: text": 1,
+    }
+    check_originals(place, "logs", "machines.dead-letters")
+    pictures.check("log-aggregation", place)
+
+
+def follow_logs(place: Place) -> None:
+    """One machine's lines come from a `ship` in the background, the other's from the page's."""
+    first, *rest = shipped.commands_of("log-aggregation")
+    place.do(first)
+    ship_through_a_rotation(place, place.folder / "web-1")
+    (place.folder / "web-2.log").write_bytes(b"\n".join([*shipped.OTHER_LINES, b""]))
+    again = next(each for each in place.records("logs") if each.value == shipped.FIRST_LINES[1])
+    for command in rest:
+        if command.startswith("tidemill pipeline run"):
+            place.send(
+                "logs",
+                [
+                    Message(b"INFO of a stranger", "x"),
+                    # As a shipper that was killed sends a line a second time.
+                    Message(again.value, "y", again.headers),
+                    shipped.last_line(int(time.time() * 1000) + 30 * 60_000),
+                ],
+            )
+        place.do(command)
+
+
+def ship_through_a_rotation(place: Place, folder: Path) -> None:
+    folder.mkdir()
+    log = folder / "app.log"
+    log.write_bytes(b"\n".join([*shipped.FIRST_LINES, b""]))
+    with Ship(place.bootstrap, "logs", folder / "app.log*", folder / "state.json") as ship:
+        eventually(lambda: len(place.records("logs")) >= 2)
+        ship.kill()
+        log.rename(folder / "app.log.1")
+        log.write_bytes(b"\n".join([*shipped.ROTATED_LINES, b""]))
+        ship.start()
+        eventually(lambda: len(place.records("logs")) >= 4)
 
 
 @patient
@@ -182,3 +256,14 @@ def test_feed(place: Place) -> None:
     }
     check_originals(place, "articles.raw", "news.dead-letters")
     pictures.check("feed", place)
+
+
+def test_every_shipped_pipeline_is_tested_and_described() -> None:
+    tested = Path(__file__).read_text()
+    index = (PAGES / "README.md").read_text()
+    for name in templates.names():
+        if name != templates.EXAMPLE:
+            assert f'pictures.check("{name}", place)' in tested
+            assert f"]({name}.md)" in index
+            assert f"({name}.svg)" in (PAGES / f"{name}.md").read_text(), "a picture of its output"
+            assert any(f"--from {name}" in each for each in shipped.commands_of(name))
