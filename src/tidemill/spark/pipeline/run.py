@@ -223,6 +223,8 @@ class Life:
             self.state.remember({query.name: fingerprint(self.pipeline, query)})
             self.running.append(Running(query, frame, self._started(query, frame)))
             self._until_initialized(self.running[-1].handle)
+            if not self.running[-1].is_active:
+                return  # Should it have failed to start, it comes first, before more are started.
 
     def _next(self) -> tuple[Query, DataFrame] | None:
         """What can be started now, of queries that end: such that whoever reads what another one
