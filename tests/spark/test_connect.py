@@ -1,12 +1,14 @@
-"""Spark Connect finds the source by itself and reads topics with it."""
+"""Spark Connect and `spark-pipelines` find the source by themselves and read topics with it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.spark.topics import create, fill, numbers
@@ -47,7 +49,9 @@ spark.stop()
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    """A user's: SPARK_HOME is what the session of the test run has set for itself."""
+    kept = {name: text for name, text in os.environ.items() if name != "SPARK_HOME"}
+    return {**kept, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def run(command: list[str], cwd: Path) -> str:
@@ -69,3 +73,32 @@ def test_spark_connect(broker: BrokerProcess, name: str, tmp_path: Path) -> None
     module, read, followed = json.loads(line.removeprefix("FOUND "))
     assert "connect" in module, "this was to be a Connect session"
     assert (read, followed) == (10, 10)
+
+
+@pytest.mark.xdist_group("spark")
+def test_spark_pipelines(broker: BrokerProcess, name: str, tmp_path: Path) -> None:
+    """As docs/spark.md shows it."""
+    import pyspark
+
+    text = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
+    (definitions,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (settings,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    definitions = definitions.replace("127.0.0.1:9092", broker.bootstrap)
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "pages.py").write_text(
+        definitions.replace('"clicks"', f'"{name}"')
+    )
+    (tmp_path / "spark-pipeline.yml").write_text(settings.replace("/data", str(tmp_path)))
+    create(broker.bootstrap, name)
+    command = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
+    fill(broker.bootstrap, name, numbers(0, 10))
+    run([command, "run"], tmp_path)
+    rows = parquet_rows(tmp_path / "spark-warehouse" / "pages")
+    assert sorted(rows, key=int) == [str(number) for number in range(10)]
+
+
+def parquet_rows(folder: Path) -> list[Any]:
+    import pyarrow.parquet as pq
+
+    files = sorted(folder.glob("*.parquet"))
+    return [page for file in files for page in pq.read_table(file).column("page").to_pylist()]
