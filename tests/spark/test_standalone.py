@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -94,11 +94,25 @@ def test_jobs_run_on_it_here_only_and_ctrl_c_leaves_nothing_behind(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
+def test_a_driver_without_the_secret_gets_nothing_done(tmp_path: Path) -> None:
+    """As another user's, who cannot read it: the master's port can be reached and does not help."""
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "another-user")}
+    one = ("--workers", "1", "--memory-mb", "512")
+    with SparkCluster(tmp_path, *one) as cluster, job(cluster, elsewhere) as driver:
+        said, complained = driver.communicate()
+        assert said == ""
+        assert driver.returncode != 0
+        assert "All masters are unresponsive" in complained
+
+
 @contextmanager
-def job(cluster: SparkCluster) -> Iterator[subprocess.Popen[str]]:
+def job(
+    cluster: SparkCluster, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A driver with a session as users get one; it stays until its input ends."""
     with subprocess.Popen(
-        [sys.executable, "-c", JOB, cluster.master], env=environment(), text=True,
+        [sys.executable, "-c", JOB, cluster.master], env=environment(variables), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         watchdog = threading.Timer(JOB_TIMEOUT_S, process.kill)
