@@ -118,6 +118,35 @@ def test_new_and_removed_sources() -> None:
     assert why_not_continued(now, before) == "source.more is no longer read"
 
 
+def test_inputs_in_another_order_are_another_plan() -> None:
+    """A checkpoint knows sources and states by their places."""
+    second = '[source.more]\ntopics = ["more"]\ndecode = { format = "raw" }\n\n[table.users]'
+    text = changed("[table.users]", second)
+    one = text.replace('from = "clicks"', 'from = ["clicks", "more"]')
+    other = text.replace('from = "clicks"', 'from = ["more", "clicks"]')
+    before = fingerprint(right(one), query_named(one, "clean"))
+    now = fingerprint(right(other), query_named(other, "clean"))
+    assert why_not_continued(before, before) is None
+    assert why_not_continued(before, now) == (
+        "the order in which rows come together was "
+        "(source.clicks, source.more, stage.clean.dedupe) and is "
+        "(source.more, source.clicks, stage.clean.dedupe)"
+    )
+
+
+def test_states_in_another_order_are_another_plan() -> None:
+    first = '[stage.first]\nfrom = "clicks"\ndedupe = { keys = ["id"] }\n'
+    first += 'watermark = { column = "at", delay = "1 minute" }\n\n[stage.clean]'
+    text = changed("[stage.clean]", first)
+    one = text.replace('[stage.clean]\nfrom = "clicks"', '[stage.clean]\nfrom = "first"')
+    other = text.replace('[stage.first]\nfrom = "clicks"', '[stage.first]\nfrom = "clean"')
+    other = other.replace('[sink.clean]\nfrom = "clean"', '[sink.clean]\nfrom = "first"')
+    before = fingerprint(right(one), query_named(one, "clean"))
+    now = fingerprint(right(other), query_named(other, "clean"))
+    assert (set(before["state"]), before["sources"]) == (set(now["state"]), now["sources"])
+    assert "stage.clean.dedupe, stage.first.dedupe" in (why_not_continued(before, now) or "")
+
+
 def test_fingerprints_are_plain_json() -> None:
     import json
 

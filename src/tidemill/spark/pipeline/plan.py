@@ -104,7 +104,24 @@ def fingerprint(pipeline: Pipeline, query: Query) -> dict[str, Any]:
         "sources": {source.name: _reads(source) for source in sources},
         "state": kept,
         "output": output if kept else "",
+        "order": list(_in_order(pipeline, query.target)),
     }
+
+
+def _in_order(pipeline: Pipeline, target: Sink | Source | Stage) -> Iterator[str]:
+    """The sources and what keeps state, as Spark finds them in the query's plan: a checkpoint knows
+    them by their places in it, not by name. What two inputs share is there twice."""
+    if isinstance(target, Source):
+        yield f"source.{target.name}"
+        return
+    for reference in target.inputs:
+        name = graph.node_of(reference)
+        if name in pipeline.source:
+            yield f"source.{name}"
+        else:
+            stage = pipeline.stage[name]
+            yield from _in_order(pipeline, stage)
+            yield from (where for where, _ in _state_of(stage))
 
 
 def _reads(source: Source) -> list[str]:
@@ -155,4 +172,8 @@ def _why_state_not_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
         return f"{added[0]} is new"
     if before["output"] != now["output"]:
         return f"output was {before['output']} and is {now['output']}"
+    order = before.get("order", now["order"])  # One of an earlier version has none.
+    if order != now["order"]:
+        was, is_ = ", ".join(order), ", ".join(now["order"])
+        return f"the order in which rows come together was ({was}) and is ({is_})"
     return None
