@@ -146,6 +146,15 @@ def test_offsets_outside_the_log_are_a_loss() -> None:
     assert ranges == [OffsetRange("t", 0, 10, 100)]
 
 
+def test_an_ending_offset_behind_the_log_is_a_loss() -> None:
+    """A task that waits for it would wait in vain, and fail, whenever it is run."""
+    table = Table(logs={"t": {0: (0, 100)}})
+    asked = {"endingOffsets": '{"t": {"0": 150}}'}
+    with pytest.raises(DataLossError, match=r"t-0 ends at offset 100: .* up to 150"):
+        batch(table, **asked)
+    assert batch(table, **asked, failOnDataLoss="false") == [OffsetRange("t", 0, 0, 100)]
+
+
 def test_large_ranges_are_split_by_their_bytes() -> None:
     table = Table(logs={"t": {0: (0, 3_000_000)}}, bytes_each=50)
     assert [piece.size for piece in batch(table)] == [1_000_000] * 3
@@ -291,6 +300,39 @@ def test_records_deleted_before_they_were_read_are_a_loss() -> None:
     assert stream(table, failOnDataLoss="false").ranges(start, end) == [
         OffsetRange("t", 0, 30, 100)
     ]
+
+
+def test_a_batch_of_a_checkpoint_that_the_log_does_not_reach_is_a_loss() -> None:
+    """It was planned before the log's end went back, and is to be read again."""
+    table = Table(logs={"t": {0: (0, 100), 1: (0, 50)}})
+    start, end = at(p0=10, p1=60), at(p0=110, p1=70)
+    with pytest.raises(DataLossError, match=r"t-0 ends at offset 100: .* up to 110"):
+        stream(table).ranges(start, end)
+    assert stream(table, failOnDataLoss="false").ranges(start, end) == [
+        OffsetRange("t", 0, 10, 100)
+    ]
+
+
+def test_an_end_that_a_starting_broker_does_not_know_yet_is_looked_at_again() -> None:
+    class Starting(Table):
+        asked = 0
+
+        def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            self.asked += 1
+            found = super().latest(partitions)
+            return found if self.asked > 1 else dict.fromkeys(found, 0)
+
+    ranges = stream(Starting()).ranges(at(p0=10, p1=50), at(p0=100, p1=50))
+    assert ranges == [OffsetRange("t", 0, 10, 100)]
+
+
+def test_ends_are_not_asked_for_again_right_after_the_plan() -> None:
+    table = Table()
+    planner = stream(table)
+    start = planner.initial()
+    end = planner.next_end(start)
+    table.logs["t"][0] = (0, 20)
+    assert planner.ranges(start, end)[0] == OffsetRange("t", 0, 0, 100)
 
 
 def test_a_deleted_partition_is_a_loss_once() -> None:

@@ -78,7 +78,8 @@ class Planner:
             return [OffsetRange(*tp, starts[tp], OPEN_END) for tp in partitions]
         ends = self._resolve(self._options.ending, partitions, "ending")
         ranges = [OffsetRange(*tp, starts[tp], ends[tp]) for tp in partitions]
-        return self._pieces(self._readable(ranges))
+        known = {} if isinstance(self._options.ending, AtOffsets) else ends
+        return self._pieces(self._readable(self._within_logs(ranges, known)))
 
     # --- partitions ------------------------------------------------------------------------------
 
@@ -167,6 +168,35 @@ class Planner:
         return {tp: latest[tp] if at is None else at for tp, at in found.items()}
 
     # --- ranges ----------------------------------------------------------------------------------
+
+    def _within_logs(
+        self, ranges: Iterable[OffsetRange], known: Mapping[TopicPartition, int]
+    ) -> list[OffsetRange]:
+        """The ranges without what is behind their logs' ends; that is a loss: such as after a
+        leader that had not all of it. Nobody is asked where an end is `known` to be as far."""
+        wanted = [each for each in ranges if each.size > 0]
+        planned = {TopicPartition(each.topic, each.partition): each.end for each in wanted}
+        unsure = {tp: end for tp, end in planned.items() if known.get(tp, -1) < end}
+        ends = {**known, **self._ends_beyond(unsure)}
+        kept = []
+        for each in wanted:
+            tp = TopicPartition(each.topic, each.partition)
+            last = ends.get(tp, each.end)  # Of what is gone altogether others tell.
+            if last < each.end:
+                self._lose(f"{tp} ends at offset {last}: it was to be read up to {each.end}")
+                each = each._replace(end=max(last, each.start))
+            kept.append(each)
+        return kept
+
+    def _ends_beyond(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The present ends. One too small may be of a broker that is just starting: look again."""
+        found = self._lookup.latest(wanted) if wanted else {}
+        for _ in range(self._options.fetch_retries):
+            if all(end >= wanted[tp] for tp, end in found.items()):
+                break
+            self._pause(self._options.fetch_retry_interval_ms / 1000)
+            found = self._lookup.latest(wanted)
+        return found
 
     def _readable(
         self, ranges: Iterable[OffsetRange], begins_anew: frozenset[TopicPartition] = frozenset()
@@ -292,7 +322,20 @@ class StreamPlanner(Planner):
                 begins_anew |= {TopicPartition(topic, index) for index in partitions}
             for index, offset in partitions.items():
                 ranges.append(OffsetRange(topic, index, known.get(index, 0), offset))
-        return self._pieces(self._readable(ranges, frozenset(begins_anew)))
+        there_is = self._within_logs(ranges, self._known_ends(now))
+        return self._pieces(self._readable(there_is, frozenset(begins_anew)))
+
+    def _known_ends(self, now: Position) -> dict[TopicPartition, int]:
+        """The ends as they were when the batch was planned; not known of one from a checkpoint."""
+        seen = self._available
+        if seen is None:
+            return {}
+        return {
+            TopicPartition(topic, index): end
+            for topic, ends in seen.offsets.items()
+            if not seen.is_recreated(topic, now)
+            for index, end in ends.items()
+        }
 
     def commit(self, position: Position) -> None:
         """Show how far the query is to whoever looks at the group that it commits to.
