@@ -141,6 +141,45 @@ def test_what_a_query_that_ends_cannot_have(options: dict[str, str], advice: str
         of_a_batch(**options)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("kafka.sasl.jaas.config", 'Login required password="hunter2";'),
+        ("kafka.ssl.keystore.password", "hunter2"),
+        ("kafka.pasword", "hunter2"),
+        ("fs.s3a.secret.key", "hunter2"),
+        ("startingOfsets", "hunter2"),
+    ],
+)
+def test_a_mistake_tells_no_secret(option: str, value: str) -> None:
+    """It is logged, and kept where `status` shows it."""
+    with pytest.raises(OptionError) as failure:
+        SourceOptions.parse({**BROKERS, "subscribe": "t", option: value}, streaming=True)
+    assert option.lower() in str(failure.value).lower()
+    assert "hunter2" not in str(failure.value)
+    assert "hunter2" not in repr(failure.value.__reduce__())
+
+
+def test_secrets_within_a_value_are_hidden() -> None:
+    mistake = OptionError("schema.registry.url", "http://me:hunter2@registry:8081/x", "is bad")
+    assert str(mistake) == (
+        "option `schema.registry.url` = 'http://[hidden]@registry:8081/x': is bad"
+    )
+    assert str(OptionError("api.key", "hunter2", "is bad")) == (
+        "option `api.key` = '[hidden]': is bad"
+    )
+    assert "'a,b'" in str(OptionError("keys", "a,b", "is bad"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("sasl.mechanism", "PLAIN"), ("security.protocol", "SASL_SSL")]
+)
+def test_security_that_there_is_not_is_said_plainly(name: str, value: str) -> None:
+    given = {**BROKERS, "subscribe": "t", f"kafka.{name}": value}
+    with pytest.raises(OptionError, match="TLS or SASL are not supported yet"):
+        SourceOptions.parse(given, streaming=True)
+
+
 def test_brokers_are_required() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers.*is required"):
         SourceOptions.parse({"subscribe": "t"}, streaming=True)

@@ -18,6 +18,14 @@ from tidemill.config.suggest import nearest
 KAFKA_PREFIX = "kafka."
 VALUE_SHOWN_CHARS_MAX = 200
 
+HIDDEN = "[hidden]"
+_SECRET = re.compile(r"password|secret|token|jaas|key(?!s$)|auth|credential", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"//[^/@\s]+@")
+_SECURITY = ("sasl.", "ssl.")
+_NO_SECURITY = (
+    "connections with TLS or SASL are not supported yet: the brokers need a PLAINTEXT one"
+)
+
 _UNITS_MS = {
     "": 1,
     "ms": 1,
@@ -60,18 +68,28 @@ JAVA_ONLY = frozenset(
 
 
 class OptionError(ValueError):
-    """An option is missing, unknown or has a value that cannot be; says what to write instead."""
+    """An option is missing, unknown or has a value that cannot be; says what to write instead.
+
+    It ends up in logs and in what `status` shows, so it knows no value that may be a secret.
+    """
 
     def __init__(self, option: str, value: str | None, advice: str) -> None:
-        self.option, self.value, self.advice = option, value, advice
-        shown = f"`{option}`"
-        if value is not None:
-            text = value if len(value) <= VALUE_SHOWN_CHARS_MAX else f"{value[:100]}..."
-            shown = f"`{option}` = {text!r}"
+        self.option, self.value, self.advice = option, showable(option, value), advice
+        shown = f"`{option}`" if self.value is None else f"`{option}` = {self.value!r}"
         super().__init__(f"option {shown}: {advice}")
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, str | None, str]]:
         return OptionError, (self.option, self.value, self.advice)
+
+
+def showable(option: str, value: str | None) -> str | None:
+    """A value for people: short, and without passwords."""
+    if value is None:
+        return None
+    if _SECRET.search(option):
+        return HIDDEN
+    text = _USER_IN_URL.sub(f"//{HIDDEN}@", value)
+    return text if len(text) <= VALUE_SHOWN_CHARS_MAX else f"{text[:100]}..."
 
 
 class Given:
@@ -174,6 +192,7 @@ class Given:
                 raise OptionError(KAFKA_PREFIX + name, value, owned[name])
         kept = {name: value for name, value in settings.items() if name not in JAVA_ONLY}
         for name, value in kept.items():
+            _check_security(name, value)
             _check(KAFKA_PREFIX + name, value, kind, {name: value})
         if bootstrap is not None:
             _check(f"{KAFKA_PREFIX}bootstrap.servers", bootstrap, kind, {}, bootstrap)
@@ -181,9 +200,10 @@ class Given:
 
     def finish(self) -> None:
         """Whatever is left was not meant for us, or was misspelled."""
-        for name, value in self._left.items():
+        for name in self._left:
             if name not in SPARK_OWN:
-                raise OptionError(name, value, self._unknown(name))
+                # Nobody knows what it is, so nobody knows whether it is a secret.
+                raise OptionError(name, None, self._unknown(name))
 
     def _unknown(self, name: str) -> str:
         if name == "path":
@@ -204,4 +224,13 @@ def _check(
     try:
         parse(kind, settings, bootstrap)
     except SettingsError as error:
-        raise OptionError(option, value, str(error)) from None
+        is_ours = bootstrap is not None or all(is_known(kind, name) for name in settings)
+        raise OptionError(option, value if is_ours else None, str(error)) from None
+
+
+def _check_security(name: str, value: str) -> None:
+    """Say plainly what no spelling of a setting can give."""
+    if name.startswith(_SECURITY):
+        raise OptionError(KAFKA_PREFIX + name, HIDDEN, _NO_SECURITY)
+    if name == "security.protocol" and value.upper() != "PLAINTEXT":
+        raise OptionError(KAFKA_PREFIX + name, value, _NO_SECURITY)

@@ -439,7 +439,7 @@ class Pipeline(Section):
     client: Mapping[str, str] = _key(
         Kind.SETTINGS,
         "Settings of the client, by Kafka's names.",
-        example='{ "security.protocol" = "SSL" }',
+        example='{ "request.timeout.ms" = "20000" }',
     )
     spark: Mapping[str, str] = _key(
         Kind.SETTINGS,
