@@ -72,6 +72,14 @@ def test_rows_have_exactly_the_schema() -> None:
     ]
 
 
+def test_a_time_that_spark_does_not_have_is_null() -> None:
+    """Nanoseconds in the place of milliseconds would wrap around into some other time."""
+    nanoseconds, least = 1_763_300_000_000_000_000, -(2**63)
+    given = columns(0, 4)._replace(timestamp_ms=np.array([1_500, nanoseconds, least, -1]))
+    made = Rows(SCHEMA, "t", 0).of(given)
+    assert made.column("timestamp").cast(pa.int64()).to_pylist() == [1_500_000, None, None, -1_000]
+
+
 def test_only_the_columns_that_are_wanted() -> None:
     schema = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
     made = Rows(schema, "t", 0).of(columns(0, 2)._replace(headers=None))

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 HEADERS: Final = "headers"
 
 _US_PER_MS: Final = 1_000
+_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _US_PER_MS
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -149,9 +150,15 @@ def _fitting(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(columns: ColumnBatch, kind: pa.DataType) -> pa.Array:
+    """Null where Spark has no such time: somebody's nanoseconds must neither wrap around into a
+    time that looks right, nor stop whoever reads the topic."""
+    import numpy as np
     import pyarrow as pa
 
-    return pa.array(columns.timestamp_ms * _US_PER_MS).view(kind)
+    given = columns.timestamp_ms
+    has_none = (given > _TIMESTAMP_MS_MAX) | (given < -_TIMESTAMP_MS_MAX)
+    microseconds = np.where(has_none, 0, given) * _US_PER_MS
+    return pa.array(microseconds, mask=has_none if has_none.any() else None).view(kind)
 
 
 def _offsets(columns: ColumnBatch, kind: pa.DataType) -> pa.Array:
