@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.spark.formats import FormatOptions, value_format
 from tidemill.spark.formats import dead_letters as letters
+from tidemill.wire.column_encoder import OutgoingColumns
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
@@ -53,6 +54,16 @@ def test_the_bad_records_of_a_piece(headers: bool) -> None:
         "clicks", 3, 12, 2_000, letters.DECODING, decoded.causes[0], "p"
     )
     assert (second.offset, second.timestamp_ms) == (15, -1)
+
+
+def test_a_letter_can_be_produced_whatever_the_record_s_time() -> None:
+    batch = piece(headers=False)._replace(timestamp_ms=np.array([0, -7, 2**63 - 1]))
+    decoded = value_format(FormatOptions("json", "a INT")).decode(batch.value)
+    dead = letters.dead_letters(batch, decoded, topic="clicks", partition=3)
+    assert dead.timestamps_ms.tolist() == [-1, -1]
+    listed = [[(each["key"], each["value"]) for each in row] for row in dead.headers.to_pylist()]
+    assert [letters.refused(each).timestamp_ms for each in listed] == [-7, 2**63 - 1]
+    OutgoingColumns(dead.keys, dead.values, dead.headers, dead.timestamps_ms)
 
 
 def test_no_bad_records_are_no_letters() -> None:

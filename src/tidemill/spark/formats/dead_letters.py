@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tidemill.wire.column_encoder import TIMESTAMP_MS_MAX
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -91,8 +93,17 @@ def dead_letters(
         keys=piece.key.take(taken),
         values=piece.value.take(taken),
         headers=_headers(causes, own),
-        timestamps_ms=piece.timestamp_ms[rows],
+        timestamps_ms=_producible(piece.timestamp_ms[rows]),
     )
+
+
+def _producible(timestamps_ms: Any) -> Any:
+    """Times that a record may be produced with. What another producer wrote beside them, the header
+    tells; the letter has none, and must not fail the task that sends it."""
+    import numpy as np
+
+    is_time = (timestamps_ms >= 0) & (timestamps_ms <= TIMESTAMP_MS_MAX)
+    return np.where(is_time, timestamps_ms, -1)
 
 
 def cause_headers(said: Mapping[str, object]) -> list[tuple[str, bytes]]:
