@@ -22,6 +22,7 @@ from tidemill.spark.pipeline.durations import interval
 from tidemill.spark.pipeline.inputs import FORMAT, TopicInputs, client_options
 from tidemill.spark.pipeline.keys import InvalidPipelineError
 from tidemill.spark.pipeline.load import Problems
+from tidemill.spark.pipeline.lookup_table import LookupTable
 from tidemill.spark.pipeline.model import Pipeline, Sink
 from tidemill.spark.pipeline.plan import (
     Query,
@@ -206,7 +207,7 @@ class Life:
         tidy_beside(sink_options(each, self.setting) for each in self.pipeline.sink.values())
         for name, frame in tables.items():
             refresh_ms = self.pipeline.table[name].refresh_ms
-            self.tables[name] = LookupTable(frame, refresh_ms, self.clock)
+            self.tables[name] = LookupTable(name, frame, refresh_ms, self.clock)
         self.waiting.extend(frames)
         self._start_waiting()
         self._write("running")
@@ -378,33 +379,6 @@ def _note_of(running: Running) -> QueryNote:
         watermark=now.watermark,
         error=running.error,
     )
-
-
-class LookupTable:
-    """A table that streams are joined with: cached, and read again when it is too old.
-
-    A micro-batch plans its join anew and takes the cache that there is then. Without the cache each
-    would read the whole topic.
-    """
-
-    def __init__(self, frame: DataFrame, refresh_ms: int, clock: Clock) -> None:
-        self._frame = frame
-        self._refresh_ms = refresh_ms
-        self._clock = clock
-        self._load()
-
-    def refresh_if_due(self) -> None:
-        if self._clock.monotonic_ms() - self._loaded_ms >= self._refresh_ms:
-            self.forget()
-            self._load()
-
-    def forget(self) -> None:
-        self._frame.unpersist()
-
-    def _load(self) -> None:
-        self._frame.persist()
-        self._frame.count()
-        self._loaded_ms = self._clock.monotonic_ms()
 
 
 def sink_options(sink: Sink | None, setting: Setting) -> dict[str, str]:
