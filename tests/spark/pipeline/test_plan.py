@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from tests.spark.pipeline.files import RIGHT, changed, right
 
@@ -13,8 +16,12 @@ from tidemill.spark.pipeline.plan import (
     fingerprint,
     nodes_of,
     queries,
+    table_of,
     why_not_continued,
 )
+from tidemill.spark.pipeline.run import Setting, sink_options
+
+HERE = Setting(bootstrap="127.0.0.1:9092", master="local[2]", once=True)
 
 
 def query_named(text: str, name: str) -> Query:
@@ -145,6 +152,30 @@ def test_states_in_another_order_are_another_plan() -> None:
     now = fingerprint(right(other), query_named(other, "clean"))
     assert (set(before["state"]), before["sources"]) == (set(now["state"]), now["sources"])
     assert "stage.clean.dedupe, stage.first.dedupe" in (why_not_continued(before, now) or "")
+
+
+def test_a_relative_table_is_beside_the_file_wherever_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run from another folder would write the rest of the rows into another table."""
+    text = changed('table = "delta:/tables/views"', 'table = "delta:./tables/views"')
+    pipeline = replace(right(text), path="files/clicks.toml")
+    monkeypatch.chdir(tmp_path)
+    resolved = f"delta:{tmp_path}/files/tables/views"
+    assert table_of(pipeline, pipeline.sink["views"]) == resolved
+    assert sink_options(pipeline, pipeline.sink["views"], HERE)["table"] == resolved
+    for absolute in ("delta:/x/y", "parquet:s3://bucket/x", "iceberg:local.db.views"):
+        sink = replace(pipeline.sink["views"], table=absolute)
+        assert table_of(pipeline, sink) == absolute
+
+
+def test_another_table_is_not_taken_for_the_old_one() -> None:
+    text = changed('table = "delta:/tables/views"', 'table = "delta:/tables/other"')
+    before = fingerprint(right(), query_named(RIGHT, "views"))
+    now = fingerprint(right(text), query_named(text, "views"))
+    assert (why_not_continued(before, now) or "").startswith(
+        "its table was delta:/tables/views and is delta:/tables/other"
+    )
 
 
 def test_fingerprints_are_plain_json() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.spark.pipeline.cases import Case, committed, create, records_of, rows_of, send, until
 
 from tidemill.spark.pipeline.plan import fingerprint, queries
-from tidemill.spark.pipeline.run import CannotContinueError, Running, table_from_here
+from tidemill.spark.pipeline.run import CannotContinueError, Running
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
@@ -440,21 +440,3 @@ def test_patience_with_a_query_begins_anew_after_each_batch() -> None:
     running = Running(query=None, frame=None, handle=handle, restarts=4)  # type: ignore[arg-type]
     running.look()
     assert (running.restarts, running.progress.batch) == (0, 7)
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("delta:./tables/x", "delta:{here}/tables/x"),
-        ("parquet:/lake/x", "parquet:/lake/x"),
-        ("delta:s3://bucket/x", "delta:s3://bucket/x"),
-        ("delta:file:///lake/x", "delta:file:///lake/x"),
-        ("iceberg:lake.db.x", "iceberg:lake.db.x"),
-    ],
-)
-def test_a_tables_path_begins_where_the_command_runs(
-    written: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not where Spark's own processes happen to run."""
-    monkeypatch.chdir(tmp_path)
-    assert table_from_here(written) == meant.format(here=tmp_path)

@@ -331,7 +331,8 @@ class Sink(Section):
     )
     table: str = _key(
         Kind.TEXT,
-        "Instead of `topic`: `delta:URL`, `iceberg:CATALOG.DB.TABLE` or `parquet:URL`.",
+        "Instead of `topic`: `delta:URL`, `iceberg:CATALOG.DB.TABLE` or `parquet:URL`; a relative "
+        "path is meant from the folder of this file.",
         example='"delta:/data/clicks"',
     )
     key: str = _key(

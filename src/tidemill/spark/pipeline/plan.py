@@ -8,6 +8,7 @@ A query's `fingerprint` is what Spark needs to be the same when it continues fro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,18 @@ def fed_by(pipeline: Pipeline, query: Query) -> set[str]:
     }
 
 
+# --- where rows go --------------------------------------------------------------------------------
+
+
+def table_of(pipeline: Pipeline, sink: Sink) -> str:
+    """The sink's table; a relative path is meant from the pipeline's file, wherever it is run."""
+    kind, _, location = sink.table.partition(":")
+    if not location or kind == "iceberg" or ":" in location:
+        return sink.table
+    folder = os.path.dirname(os.path.abspath(pipeline.path))
+    return f"{kind}:{os.path.normpath(os.path.join(folder, location))}"
+
+
 # --- what a checkpoint depends on -----------------------------------------------------------------
 
 
@@ -105,6 +118,7 @@ def fingerprint(pipeline: Pipeline, query: Query) -> dict[str, Any]:
         "state": kept,
         "output": output if kept else "",
         "order": list(_in_order(pipeline, query.target)),
+        "table": table_of(pipeline, query.target) if isinstance(query.target, Sink) else "",
     }
 
 
@@ -158,6 +172,10 @@ def why_not_continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> str 
     added = [name for name in now["sources"] if name not in before["sources"]]
     if added:
         return f"source.{added[0]} is read, too"
+    table = before.get("table", now["table"])  # One of an earlier version has none.
+    if table != now["table"]:
+        is_ = now["table"] or "none"
+        return f"its table was {table or 'none'} and is {is_}, which has nothing of what was read"
     return _why_state_not_kept(before, now)
 
 

@@ -30,6 +30,7 @@ from tidemill.spark.pipeline.plan import (
     fed_by,
     fingerprint,
     queries,
+    table_of,
     why_not_continued,
 )
 from tidemill.spark.pipeline.progress import Meter, Progress
@@ -204,7 +205,8 @@ class Life:
         if self.problems.are_fatal:
             raise InvalidPipelineError(self.problems.found)
         make_topics(self.pipeline, self.setting)
-        tidy_beside(sink_options(each, self.setting) for each in self.pipeline.sink.values())
+        sinks = self.pipeline.sink.values()
+        tidy_beside(sink_options(self.pipeline, each, self.setting) for each in sinks)
         for name, frame in tables.items():
             refresh_ms = self.pipeline.table[name].refresh_ms
             self.tables[name] = LookupTable(name, frame, refresh_ms, self.clock)
@@ -259,7 +261,7 @@ class Life:
             .option("checkpointLocation", checkpoint)
             .outputMode(sink.output if sink else "append")
         )
-        options = sink_options(sink, self.setting)
+        options = sink_options(self.pipeline, sink, self.setting)
         if sink is not None and sink.output == "update":
             writer = writer.foreachBatch(frame_by_frame(options))
         else:
@@ -381,10 +383,10 @@ def _note_of(running: Running) -> QueryNote:
     )
 
 
-def sink_options(sink: Sink | None, setting: Setting) -> dict[str, str]:
+def sink_options(pipeline: Pipeline, sink: Sink | None, setting: Setting) -> dict[str, str]:
     """What the data source is told about where rows go; dead letters name their topic by row."""
     if sink is not None and sink.table:
-        options = {"table": table_from_here(sink.table), "mode": sink.mode}
+        options = {"table": table_of(pipeline, sink), "mode": sink.mode}
         if sink.keys:
             options["keys"] = ",".join(sink.keys)
         if sink.order_by:
@@ -414,13 +416,6 @@ def frame_by_frame(options: Mapping[str, str]) -> Callable[[DataFrame, int], Non
         frame.write.format(FORMAT).options(**options, **known_by).mode("append").save()
 
     return write
-
-
-def table_from_here(table: str) -> str:
-    """The table with an absolute path: Spark's processes need not run in this directory."""
-    kind, _, address = table.partition(":")
-    is_path = kind in ("delta", "parquet") and ":" not in address
-    return f"{kind}:{os.path.abspath(address)}" if is_path else table
 
 
 def make_topics(pipeline: Pipeline, setting: Setting) -> None:
