@@ -346,6 +346,8 @@ def _refusal(file: str, problems: Problems) -> CommandError:
 
 
 def _reset(pipeline: Pipeline, state: PipelineState, common: Common) -> None:
+    from tidemill.spark.pipeline.run import read_again_words
+
     if pipeline.checkpoints:
         raise CommandError(
             f"the checkpoints are in {pipeline.checkpoints}, which --reset does not touch",
@@ -354,7 +356,8 @@ def _reset(pipeline: Pipeline, state: PipelineState, common: Common) -> None:
         )
     if not state.fingerprints():
         return
-    confirm(f"Forget how far {pipeline.name} is, and read everything again?", common)
+    consequence = read_again_words(pipeline)
+    confirm(f"Forget how far {pipeline.name} is, and read everything again{consequence}?", common)
     if state.is_held():
         raise CommandError(
             f"{pipeline.name} runs", hint=f"`tidemill pipeline stop {pipeline.name}`"

@@ -19,7 +19,14 @@ from tidemill.spark.pipeline.plan import (
     table_of,
     why_not_continued,
 )
-from tidemill.spark.pipeline.run import Setting, sink_options
+from tidemill.spark.pipeline.run import (
+    CannotContinueError,
+    Setting,
+    check_continues,
+    read_again_words,
+    sink_options,
+)
+from tidemill.spark.pipeline.state import PipelineState
 
 HERE = Setting(bootstrap="127.0.0.1:9092", master="local[2]", once=True)
 
@@ -176,6 +183,27 @@ def test_another_table_is_not_taken_for_the_old_one() -> None:
     assert (why_not_continued(before, now) or "").startswith(
         "its table was delta:/tables/views and is delta:/tables/other"
     )
+
+
+def test_what_has_rows_twice_after_a_reset_is_told() -> None:
+    twice = "topic clicks.dead-letters, topic clicks.clean, table delta:/tables/views"
+    assert read_again_words(right()) == f", after which there will be rows twice in {twice}"
+    text = changed(
+        'table = "delta:/tables/views"',
+        'table = "delta:/tables/views"\nmode = "upsert"\nkeys = ["page"]',
+    )
+    assert "delta" not in read_again_words(right(text))
+    text = changed('topic = "clicks.clean"', 'topic_from = "page"')
+    assert "the topics of sink.clean" in read_again_words(right(text))
+
+
+def test_a_pipeline_that_cannot_continue_says_what_a_reset_does(tmp_path: Path) -> None:
+    state = PipelineState(tmp_path, "clicks")
+    before = fingerprint(right(), query_named(RIGHT, "views"))
+    with state.held(lambda _: None):
+        state.remember({"views": before | {"sources": {"gone": ["x"]}}})
+    with pytest.raises(CannotContinueError, match=r"twice in .*table delta:/tables/views"):
+        check_continues(right(), state)
 
 
 def test_fingerprints_are_plain_json() -> None:

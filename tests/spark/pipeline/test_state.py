@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,26 @@ def test_fingerprints_and_forgetting(tmp_path: Path) -> None:
     state.forget()
     assert not checkpoint.exists()
     assert state.fingerprints() == {}
+
+
+def test_forgetting_leaves_no_half_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happens to whoever deletes it."""
+    state = PipelineState(tmp_path, "clicks")
+    with state.held(no_wait):
+        state.remember({"a": {"sources": {}}})
+    checkpoint = Path(state.checkpoint("a", ""))
+    (checkpoint / "offsets").mkdir(parents=True)
+    seen: list[bool] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: seen.append(checkpoint.exists()))
+    state.forget()
+    assert seen[-1] is False
+    assert (state.folder / "checkpoints.forgotten" / "a" / "offsets").exists()
+    monkeypatch.undo()
+    checkpoint.mkdir(parents=True)
+    state.forget()
+    assert not list(state.folder.glob("checkpoints*"))
 
 
 def test_checkpoints_may_be_elsewhere(tmp_path: Path) -> None:

@@ -103,6 +103,19 @@ def table_of(pipeline: Pipeline, sink: Sink) -> str:
     return f"{kind}:{os.path.normpath(os.path.join(folder, location))}"
 
 
+def added_to(pipeline: Pipeline) -> list[str]:
+    """What gets a row once more when it is read once more: not tables that rows replace by key."""
+    found = [f"topic {name}" for name in sorted(dead_letter_topics(pipeline))]
+    for sink in pipeline.sink.values():
+        if sink.topic:
+            found.append(f"topic {sink.topic}")
+        elif sink.topic_from:
+            found.append(f"the topics of sink.{sink.name}")
+        elif sink.mode == "append":
+            found.append(f"table {table_of(pipeline, sink)}")
+    return list(dict.fromkeys(found))
+
+
 # --- what a checkpoint depends on -----------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from tidemill.spark.pipeline.lookup_table import LookupTable
 from tidemill.spark.pipeline.model import Pipeline, Sink
 from tidemill.spark.pipeline.plan import (
     Query,
+    added_to,
     dead_letter_topics,
     fed_by,
     fingerprint,
@@ -136,7 +137,14 @@ def check_continues(pipeline: Pipeline, state: PipelineState) -> None:
                 f"query {query.name} cannot continue from its checkpoint: {why}. "
                 "Undo the change, give the sink another name to have a new query beside the old "
                 "one's results, or run with --reset to read everything again"
+                + read_again_words(pipeline)
             )
+
+
+def read_again_words(pipeline: Pipeline) -> str:
+    """What `--reset` does to what is there already, for the end of a sentence."""
+    twice = added_to(pipeline)
+    return f", after which there will be rows twice in {', '.join(twice)}" if twice else ""
 
 
 def run(

@@ -146,9 +146,17 @@ class PipelineState:
         _replace(self._queries, self.fingerprints() | dict(fingerprints))
 
     def forget(self) -> None:
-        """Let the pipeline begin anew: without checkpoints, at the sources' start."""
-        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        """Let the pipeline begin anew: without checkpoints, at the sources' start.
+
+        They go in one step, as half of a checkpoint is one that nobody can continue from. What is
+        deleted after it, and by the next time at the latest, is of no use to anybody.
+        """
+        there, gone = self.folder / "checkpoints", self.folder / "checkpoints.forgotten"
+        shutil.rmtree(gone, ignore_errors=True)
+        if there.exists():
+            there.rename(gone)
         self._queries.unlink(missing_ok=True)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def known(root: Path) -> list[str]:
