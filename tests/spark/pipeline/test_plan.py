@@ -76,6 +76,22 @@ def test_who_writes_what_a_query_reads() -> None:
     assert fed_by(right(text), query_named(text, "clean")) == set()
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('topic = "clicks.clean"', "pattern = 'clicks\\.cl.*'"),
+        ('topic_from = "page"', 'topics = ["clicks.home"]'),
+    ],
+)
+def test_who_may_write_what_a_query_reads(written: str, read: str) -> None:
+    """With `once` a query has its turn after all of them, and finds what they wrote."""
+    more = f'[source.again]\n{read}\ndecode = {{ format = "raw" }}\n'
+    text = changed('topic = "clicks.clean"', written) + more
+    text += '[sink.again]\nfrom = "again"\ntable = "parquet:/x"\n'
+    assert fed_by(right(text), query_named(text, "again")) == {"clean"}
+    assert fed_by(right(text), query_named(text, "clean")) == set()
+
+
 def test_dead_letters_go_where_they_are_told() -> None:
     assert dead_letter_topics(right()) == {"clicks.dead-letters"}
     text = changed('that = "user IS NOT NULL"', 'that = "user IS NOT NULL"\ndead_letters = "x"')

@@ -9,6 +9,7 @@ A query's `fingerprint` is what Spark needs to be the same when it continues fro
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,12 +84,23 @@ def nodes_of(pipeline: Pipeline, query: Query) -> tuple[list[Source], list[Stage
 
 
 def fed_by(pipeline: Pipeline, query: Query) -> set[str]:
-    """The queries that write a topic which this one reads: stages with a topic between them."""
+    """The queries that write a topic which this one reads: stages with a topic between them.
+
+    One whose rows name their topics may write any.
+    """
     sources, _ = nodes_of(pipeline, query)
-    read = {topic for source in sources for topic in source.topics}
     return {
-        name for name, sink in pipeline.sink.items() if sink.topic in read and name != query.name
+        name
+        for name, sink in pipeline.sink.items()
+        if name != query.name
+        and (sink.topic_from or any(_reads_topic(source, sink.topic) for source in sources))
     }
+
+
+def _reads_topic(source: Source, topic: str) -> bool:
+    if source.pattern:
+        return bool(topic) and re.fullmatch(source.pattern, topic) is not None
+    return topic in source.topics
 
 
 # --- where rows go --------------------------------------------------------------------------------
