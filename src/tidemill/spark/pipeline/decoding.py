@@ -78,6 +78,12 @@ def _own(parsed: DataFrame, decode: Decode) -> list[Column]:
     return [sql.col(f"{_PARSED}.`{name}`").alias(name) for name in names]
 
 
+def _is_tombstone(parsed: DataFrame) -> Column:
+    """Whether the record came without a value; a bad one's struct is null, too, and is none."""
+    is_null = sql.col("value").isNull()
+    return is_null & sql.col(CORRUPT).isNull() if CORRUPT in parsed.columns else is_null
+
+
 def _failure(parsed: DataFrame, decode: Decode) -> Column:
     if decode.format == "json":
         return sql.col(f"{_PARSED}.{CORRUPT}").isNotNull().alias(FAILED)
@@ -89,7 +95,11 @@ def _failure(parsed: DataFrame, decode: Decode) -> Column:
 def _of_record(parsed: DataFrame) -> list[Column]:
     """`_key` and the others. Text that is no UTF-8 keeps its bytes on the way back."""
     bytes_in = CORRUPT if CORRUPT in parsed.columns else "value"
-    whence = {"_key": sql.col("key").cast("string"), "_value": sql.col(bytes_in)}
+    whence = {
+        "_key": sql.col("key").cast("string"),
+        "_value": sql.col(bytes_in),
+        "_tombstone": _is_tombstone(parsed),
+    }
     columns = [whence.get(name, sql.col(name.removeprefix("_"))).alias(name) for name in METADATA]
     return [*columns, sql.col("headers").alias(HEADERS)] if "headers" in parsed.columns else columns
 

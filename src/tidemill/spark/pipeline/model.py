@@ -35,7 +35,7 @@ WriteMode = Literal["append", "upsert"]
 JoinKind = Literal["left", "inner"]
 Format = Literal["json", "avro", "protobuf", "text", "raw"]
 
-METADATA = ("_key", "_value", "_topic", "_partition", "_offset", "_timestamp")
+METADATA = ("_key", "_value", "_tombstone", "_topic", "_partition", "_offset", "_timestamp")
 """Columns that travel with a record beside its own, up to an aggregate; sinks leave them out."""
 
 HEADERS = "_headers"

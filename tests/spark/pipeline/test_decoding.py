@@ -1,0 +1,27 @@
+"""Records as rows: what is a tombstone, and what is bad, of values however they are decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.spark.pipeline.decoding import FAILED, decoded
+from tidemill.spark.pipeline.model import Decode
+
+RECORD = "'k' AS key, 't' AS topic, 0 AS partition, 0 AS offset, now() AS timestamp"
+
+
+def marks(spark: Any, decode: Decode, *values: str) -> list[tuple[Any, bool, bool]]:
+    """Column `a`, whether it is a tombstone, whether it is bad; the values are SQL."""
+    records = " UNION ALL ".join(
+        f"SELECT {number} AS number, {value}, {RECORD}" for number, value in enumerate(values)
+    )
+    rows = decoded(spark.sql(records).orderBy("number"), decode).collect()
+    return [(row["a"], row["_tombstone"], row[FAILED]) for row in rows]
+
+
+def test_only_a_record_without_a_value_is_a_tombstone_where_the_source_decodes(spark: Any) -> None:
+    good = "named_struct('a', 1) AS value, CAST(NULL AS BINARY) AS _corrupt"
+    none = "NULL AS value, NULL AS _corrupt"
+    bad = "NULL AS value, X'FF' AS _corrupt"
+    found = marks(spark, Decode(format="avro"), good, none, bad)
+    assert found == [(1, False, False), (None, True, False), (None, False, True)]
