@@ -25,3 +25,11 @@ def test_only_a_record_without_a_value_is_a_tombstone_where_the_source_decodes(s
     bad = "NULL AS value, X'FF' AS _corrupt"
     found = marks(spark, Decode(format="avro"), good, none, bad)
     assert found == [(1, False, False), (None, True, False), (None, False, True)]
+
+
+def test_a_value_of_which_json_makes_nothing_is_bad(spark: Any) -> None:
+    decode = Decode(format="json", schema="a INT")
+    values = ["""'{"a": 1}'""", "NULL", "''", "' '", "'null'", "'{'"]
+    found = marks(spark, decode, *[f"CAST({value} AS BINARY) AS value" for value in values])
+    assert found[:2] == [(1, False, False), (None, True, False)]
+    assert found[2:] == [(None, False, True)] * 4

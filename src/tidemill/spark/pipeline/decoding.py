@@ -86,7 +86,9 @@ def _is_tombstone(parsed: DataFrame) -> Column:
 
 def _failure(parsed: DataFrame, decode: Decode) -> Column:
     if decode.format == "json":
-        return sql.col(f"{_PARSED}.{CORRUPT}").isNotNull().alias(FAILED)
+        # Of an empty text Spark makes neither a struct nor a corrupt record.
+        is_nothing = sql.col("value").isNotNull() & sql.col(_PARSED).isNull()
+        return (is_nothing | sql.col(f"{_PARSED}.{CORRUPT}").isNotNull()).alias(FAILED)
     if decode.format in _IN_SOURCE:
         return sql.col(CORRUPT).isNotNull().alias(FAILED)
     return sql.lit(False).alias(FAILED)
