@@ -19,7 +19,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from tidemill.spark.pipeline import graph, spark_errors
-from tidemill.spark.pipeline.conditions import is_true, meeting
+from tidemill.spark.pipeline.conditions import is_true, meeting, unless_tombstone
 from tidemill.spark.pipeline.decoding import decodable, decoded, latest_by_key
 from tidemill.spark.pipeline.durations import interval
 from tidemill.spark.pipeline.keys import Path, PipelineError, written
@@ -243,7 +243,8 @@ class Compiler:
         if sink.value:
             columns.append(self._cell(sink, "value", frame).alias("value"))
         else:
-            columns.append(sql.to_json(sql.struct(*own_columns(frame))).alias("value"))
+            as_json = sql.to_json(sql.struct(*own_columns(frame)))
+            columns.append(unless_tombstone(as_json, frame).alias("value"))
         for name, kind in (("timestamp", "timestamp"), ("partition", "int")):
             if getattr(sink, name):
                 with self._blaming((*sink.at, name)):

@@ -13,6 +13,14 @@ def is_true(condition: Column) -> Column:
     return sql.coalesce(condition.cast("boolean"), sql.lit(False))
 
 
+def unless_tombstone(value: Column, frame: DataFrame) -> Column:
+    """The value of a record made from a row; null for a row that came as a tombstone, and so is
+    one for whoever reads it next."""
+    if "_tombstone" not in frame.columns:
+        return value
+    return sql.when(~is_true(sql.col("_tombstone")), value)
+
+
 def meeting(stage: Stage, expectation: Expectation, frame: DataFrame) -> DataFrame:
     """The rows that meet an expectation; one that does not may fail the query."""
     holds = is_true(sql.expr(expectation.that))

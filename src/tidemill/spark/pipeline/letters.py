@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from tidemill.spark.formats import dead_letters
-from tidemill.spark.pipeline.conditions import is_true
+from tidemill.spark.pipeline.conditions import is_true, unless_tombstone
 from tidemill.spark.pipeline.decoding import FAILED, cause
 from tidemill.spark.pipeline.model import HEADERS, METADATA, Pipeline, Source, Stage
 
@@ -65,6 +65,7 @@ def _records(
     """Dead letters as records: the original key and value, its headers, and ours after them."""
     own = [name for name in frame.columns if name not in (*METADATA, HEADERS, FAILED)]
     as_json = sql.to_json(sql.struct(*[f"`{name}`" for name in own])).cast("binary")
+    as_json = unless_tombstone(as_json, frame)
     # After an aggregate there is no record any more, and of Avro and Protobuf no bytes: the row
     # itself is kept then.
     has_bytes = "_value" in frame.columns
