@@ -14,27 +14,31 @@ from tidemill.spark.pipeline.plan import queries
 RECORD = "'k' AS key, 't' AS topic, 0 AS partition, 0 AS offset, now() AS timestamp"
 
 
-def marks(spark: Any, decode: Decode, *values: str) -> list[tuple[Any, bool, bool]]:
-    """Column `a`, whether it is a tombstone, whether it is bad; the values are SQL."""
-    records = " UNION ALL ".join(
-        f"SELECT {number} AS number, {value}, {RECORD}" for number, value in enumerate(values)
-    )
-    rows = decoded(spark.sql(records).orderBy("number"), decode).collect()
-    return [(row["a"], row["_tombstone"], row[FAILED]) for row in rows]
+def records(spark: Any, columns: str, *rows: str) -> Any:
+    """A frame of records, rows and the columns that they have being SQL. It takes no task."""
+    values = ", ".join(f"({row})" for row in rows)
+    return spark.sql(f"SELECT *, {RECORD} FROM VALUES {values} AS records({columns})")
+
+
+def marks(frame: Any, decode: Decode) -> list[tuple[Any, bool, bool]]:
+    """Column `a`, whether it is a tombstone, whether it is bad."""
+    return [(row["a"], row["_tombstone"], row[FAILED]) for row in decoded(frame, decode).collect()]
 
 
 def test_only_a_record_without_a_value_is_a_tombstone_where_the_source_decodes(spark: Any) -> None:
-    good = "named_struct('a', 1) AS value, CAST(NULL AS BINARY) AS _corrupt"
-    none = "NULL AS value, NULL AS _corrupt"
-    bad = "NULL AS value, X'FF' AS _corrupt"
-    found = marks(spark, Decode(format="avro"), good, none, bad)
-    assert found == [(1, False, False), (None, True, False), (None, False, True)]
+    good, none, bad = "named_struct('a', 1), CAST(NULL AS BINARY)", "NULL, NULL", "NULL, X'FF'"
+    frame = records(spark, "value, _corrupt", good, none, bad)
+    assert marks(frame, Decode(format="avro")) == [
+        (1, False, False),
+        (None, True, False),
+        (None, False, True),
+    ]
 
 
 def test_a_value_of_which_json_makes_nothing_is_bad(spark: Any) -> None:
-    decode = Decode(format="json", schema="a INT")
     values = ["""'{"a": 1}'""", "NULL", "''", "' '", "'null'", "'{'"]
-    found = marks(spark, decode, *[f"CAST({value} AS BINARY) AS value" for value in values])
+    frame = records(spark, "value", *[f"CAST({value} AS BINARY)" for value in values])
+    found = marks(frame, Decode(format="json", schema="a INT"))
     assert found[:2] == [(1, False, False), (None, True, False)]
     assert found[2:] == [(None, False, True)] * 4
 
@@ -81,11 +85,9 @@ class OneFrame:
 def test_a_tombstone_stays_one_on_its_way_to_a_topic(spark: Any) -> None:
     pipeline, problems = checked(TO_TOPIC)
     assert pipeline is not None
-    records = spark.sql(
-        f"""SELECT CAST(NULL AS BINARY) AS value, {RECORD}
-        UNION ALL SELECT CAST('{{"a": 1}}' AS BINARY), {RECORD}"""
-    )
-    compiler = Compiler(pipeline, OneFrame(records), problems)
+    values = "CAST(NULL AS BINARY)", """CAST('{"a": 1}' AS BINARY)"""
+    frame = records(spark, "value", *values)
+    compiler = Compiler(pipeline, OneFrame(frame), problems)
     of = {query.name: compiler.frame(query) for query in queries(pipeline)}
     assert {row["value"] for row in of["all"].collect()} == {None, '{"a":1}'}
     (letter,) = of["dead-letters.rows"].collect()
