@@ -30,6 +30,7 @@ from typing import Any, Self, TypeVar
 from tidemill.children import Running, stopping_with_parent
 from tidemill.errors import TidemillError
 from tidemill.spark import access
+from tidemill.spark.home import home_without_archive
 
 T = TypeVar("T")
 
@@ -124,6 +125,7 @@ class StandaloneCluster(Running):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         access.write_secret(self.folder / "conf")
         ports = ("--port", str(self._port), "--webui-port", "0")
+        self._home = home_without_archive() or self._home
         self._master = self._spawn("master", _MASTER_CLASS, *ports)
         self.url = self._wait_for(lambda: _found(_MASTER_URL, self.master.said()))
         self.page = self._wait_for(lambda: _found(_PAGE_URL, self.master.said()))

@@ -77,7 +77,7 @@ def set_environment(master: str) -> None:
     conf = access.conf_of(master) if _CLUSTER_HERE.fullmatch(master) else None
     if conf is not None:
         os.environ.setdefault("SPARK_CONF_DIR", str(conf))  # It has the cluster's secret.
-    if _LOCAL.fullmatch(master) and "SPARK_HOME" not in os.environ:
+    if is_here(master) and "SPARK_HOME" not in os.environ:
         home = home_without_archive()
         if home is not None:
             os.environ["SPARK_HOME"] = str(home)
