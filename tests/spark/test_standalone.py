@@ -1,4 +1,4 @@
-"""A standalone cluster as users start it: `tidemill pipeline cluster up`."""
+"""A standalone cluster as users start it; a stream on it outlives a worker and a broker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+import pyarrow.dataset
 import pytest
 from tests.cli.helpers import environment, quick
+from tests.cli.ups import Up
+from tests.spark.driver import Driver
 from tests.spark.processes import executors, listening, words
+from tests.spark.traffic import Traffic
 
 from tidemill.children import Running
 
@@ -24,6 +28,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 READY_TIMEOUT_S = 300
 JOB_TIMEOUT_S = 400
 STOP_TIMEOUT_S = 60
+TOPIC = "standalone"
 
 JOB = """
 import sys
@@ -74,6 +79,49 @@ class SparkCluster(Running):
             self.process.send_signal(how)
             _, self._said = self.process.communicate(timeout=STOP_TIMEOUT_S)
         return self._said
+
+
+def test_a_stream_outlives_a_worker_and_a_broker(tmp_path: Path) -> None:
+    """And every record is in the table once."""
+    table = tmp_path / "table"
+    with (
+        Up(tmp_path / "brokers", "--brokers", "3") as brokers,
+        Traffic(brokers.bootstrap, TOPIC, partitions=3, rate=200).create_topic(replicas=3) as sent,
+        SparkCluster(tmp_path, "--workers", "2", "--memory-mb", "512") as cluster,
+        Driver(
+            cluster.master,
+            brokers.bootstrap,
+            TOPIC,
+            {"table": f"parquet:{table}"},
+            tmp_path,
+            batch_records=20_000,
+        ) as driver,
+    ):
+        driver.wait_for_batches(1)
+        first, second = cluster.workers
+        assert executors(first.pid), "the work is not spread over the workers"
+        assert executors(second.pid), "the work is not spread over the workers"
+
+        first.kill()
+        driver.wait_for_batches(driver.batches["table"] + 2)
+
+        brokers.kill(leader_port(brokers))
+        driver.wait_for_batches(driver.batches["table"] + 2)
+
+        values = sent.stop()
+        while driver.rows["table"] < len(values):
+            driver.wait_for_batches(driver.batches["table"] + 1)
+        said = cluster.stop()
+    assert f"(pid {first.pid}) was killed by SIGKILL" in said
+    found = pyarrow.dataset.dataset(table).to_table(columns=["value"])["value"].to_pylist()
+    assert sorted(found, key=int) == values
+
+
+def leader_port(brokers: Up) -> int:
+    """The port of the broker that leads the first partition."""
+    leader = brokers.json("topic", "describe", TOPIC)["partitions"][0]["leader"]
+    listed = brokers.status()["brokers"]
+    return next(int(each["port"]) for each in listed if each["id"] == leader)
 
 
 def test_jobs_run_on_it_here_only_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
