@@ -36,7 +36,9 @@ from tidemill.spark.session import session
 
 both = {"spark.executor.memory": "512m", "spark.scheduler.minRegisteredResourcesRatio": "1"}
 spark = session("tiny", master=sys.argv[1], conf=both)
-print(spark.sparkContext.parallelize(range(10), 2).map(lambda number: number**2).sum(), flush=True)
+numbers = spark.sparkContext.parallelize(range(10), 2)
+archived = numbers.filter(lambda _: ".zip" in __import__("pyspark").__file__)
+print(numbers.map(lambda number: number**2).sum(), archived.count(), flush=True)
 sys.stdin.read()
 spark.stop()
 """
@@ -127,7 +129,7 @@ def leader_port(brokers: Up) -> int:
 def test_jobs_run_on_it_here_only_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     with SparkCluster(tmp_path, "--memory-mb", "512") as cluster, job(cluster) as driver:
         assert driver.stdout is not None
-        assert driver.stdout.readline() == "285\n", driver.communicate()[1]
+        assert driver.stdout.readline() == "285 0\n", driver.communicate()[1]
         family = [*cluster.family, *psutil.Process(driver.pid).children(recursive=True)]
         assert [len(executors(worker.pid)) for worker in cluster.workers] == [1, 1]
         addresses = {address for each in family for address in listening(each)}
