@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemill.testing.process import BrokerProcess
+from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 
 _NUMBERS = itertools.count()
 
@@ -16,7 +16,7 @@ _NUMBERS = itertools.count()
 def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One Tidemill broker for all tests of this worker."""
     data_dir = tmp_path_factory.mktemp("client-broker") / "data"
-    with BrokerProcess(data_dir) as broker:
+    with BrokerProcess(data_dir, KEEPS_ALL) as broker:
         yield broker
 
 

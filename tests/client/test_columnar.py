@@ -104,7 +104,12 @@ def test_what_another_client_has_written_is_read_range_by_range(
     """Ranges begin and end in the middle of batches, and one reader reads many of them."""
     create(bootstrap, topic, partitions=2)
     theirs = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 100}
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "batch.num.messages": 100,
+            "enable.idempotence": True,  # Without it, a batch that is sent again comes later.
+        }
     )
     for number in range(2000):
         theirs.produce(topic, b"%d" % number, partition=number % 2)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemill.testing.process import BrokerProcess
+from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     data_dir = tmp_path_factory.mktemp("compat") / "data"
-    with BrokerProcess(data_dir, {"num.partitions": "4"}) as process:
+    with BrokerProcess(data_dir, {"num.partitions": "4", **KEEPS_ALL}) as process:
         yield process

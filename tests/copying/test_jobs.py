@@ -31,14 +31,17 @@ from tidemill.copying import jobs, store
 from tidemill.copying.checkpoints import content_of
 from tidemill.copying.routes import Route, by_key, same_partition
 from tidemill.copying.topics import CopyError
-from tidemill.testing.process import BrokerProcess
+from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 from tidemill.types import TopicPartition
 
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     here = tmp_path_factory.mktemp("copying")
-    with BrokerProcess(here / "east") as east, BrokerProcess(here / "west") as west:
+    with (
+        BrokerProcess(here / "east", KEEPS_ALL) as east,
+        BrokerProcess(here / "west", KEEPS_ALL) as west,
+    ):
         yield east.bootstrap, west.bootstrap
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemill.testing.process import BrokerProcess
+from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker for tests that leave it alone; each of them has topics of its own."""
-    with BrokerProcess(tmp_path_factory.mktemp("spark-broker") / "data") as process:
+    with BrokerProcess(tmp_path_factory.mktemp("spark-broker") / "data", KEEPS_ALL) as process:
         yield process
 
 

@@ -22,7 +22,7 @@ from tests.spark.shipped import PAGES, YESTERDAY, Message, Place
 from tidemill.client.admin_types import AlterOp, ConfigResource
 from tidemill.client.blocking import Admin
 from tidemill.spark.pipeline import templates
-from tidemill.testing.process import BrokerProcess
+from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 
 patient = pytest.mark.timeout(1_200)
 """Each of them is several queries, and each of those several processes."""
@@ -31,7 +31,7 @@ patient = pytest.mark.timeout(1_200)
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker whose topics have the names that the pages give them."""
-    with BrokerProcess(tmp_path_factory.mktemp("shipped") / "data") as process:
+    with BrokerProcess(tmp_path_factory.mktemp("shipped") / "data", KEEPS_ALL) as process:
         yield process
 
 

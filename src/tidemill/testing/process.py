@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from tidemill.children import stopping_with_parent
 from tidemill.testing.running import OwnProcess
@@ -37,6 +37,10 @@ def free_port() -> int:
                 continue
             return port
     raise RuntimeError(f"no free port in {_PORTS}")
+
+
+KEEPS_ALL: Final = {"log.retention.ms": "-1"}
+"""For records that say they are years old, and would be gone at the next look at their age."""
 
 
 class BrokerProcess(OwnProcess):
