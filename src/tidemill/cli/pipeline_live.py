@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tidemill.children import Running
 from tidemill.cli.progress import LINE_EVERY_S
 from tidemill.cli.render import colour_wanted, talk
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BAR_WIDTH = 20
 
 
-class Live:
+class Live(Running):
     """`with Live() as live: live.show(rows)`, a row per query: its name, state and progress."""
 
     def __init__(self, *, no_color: bool = False) -> None:
@@ -28,7 +28,7 @@ class Live:
         self._spoke = time.monotonic()
         self._told: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live as RichLive
@@ -39,12 +39,7 @@ class Live:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -16,7 +16,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from tidemill.children import Running, stopping_with_parent
 from tidemill.errors import TidemillError
 from tidemill.spark import access
 from tidemill.spark.home import home_without_archive
+from tidemill.spark.needs import missing
 
 T = TypeVar("T")
 
@@ -222,11 +222,12 @@ class StandaloneCluster(Running):
 
 def spark_home() -> Path:
     """The folder of the pyspark that is installed here; it holds all of Spark."""
+    lacking = missing()
+    if lacking is not None:
+        raise ClusterError(f"{lacking.what}; {lacking.remedy}")
     found = importlib.util.find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise ClusterError("Spark is not installed here; `pip install 'tidemill[spark]'` brings it")
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise ClusterError("Spark needs Java 17 or newer: no `java` on the PATH, no JAVA_HOME")
+    assert found is not None
+    assert found.submodule_search_locations
     return Path(found.submodule_search_locations[0])
 
 
