@@ -299,12 +299,12 @@ async def test_deleting_by_id(bootstrap: str, topic: str) -> None:
 
 
 async def test_configurations(bootstrap: str, topic: str) -> None:
-    await create(bootstrap, topic, retention_ms="1000000")
+    await create(bootstrap, topic, delete_retention_ms="1000000")
     resource = ConfigResource.topic(topic)
     async with Admin(bootstrap) as admin:
         before = (await admin.describe_configs([resource], include_synonyms=True)).raise_first()
-        assert before[resource]["retention.ms"].value == "1000000"
-        assert before[resource]["retention.ms"].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert before[resource]["delete.retention.ms"].value == "1000000"
+        assert before[resource]["delete.retention.ms"].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
         assert before[resource]["segment.bytes"].is_default
         refused = await admin.alter_configs(
             {resource: [AlterOp.set("segment.bytes", "not a number")]}, validate_only=True
@@ -313,7 +313,7 @@ async def test_configurations(bootstrap: str, topic: str) -> None:
         changed = await admin.alter_configs(
             {
                 resource: [
-                    AlterOp.delete("retention.ms"),
+                    AlterOp.delete("delete.retention.ms"),
                     AlterOp.set("max.message.bytes", "5000"),
                     AlterOp.append("cleanup.policy", "compact"),
                 ]
@@ -321,7 +321,7 @@ async def test_configurations(bootstrap: str, topic: str) -> None:
         )
         changed.raise_first()
         after = (await admin.describe_configs([resource])).raise_first()[resource]
-        assert after["retention.ms"].is_default
+        assert after["delete.retention.ms"].is_default
         assert after["max.message.bytes"].value == "5000"
         assert after["cleanup.policy"].value == "delete,compact"
         assert resource in await admin.list_config_resources([ResourceType.TOPIC])

@@ -30,6 +30,11 @@ SESSION_MS = 12_000
 
 LIMIT_S = 30
 OFFSETS_TOPIC = "__consumer_offsets"
+COORDINATOR_MOVES = {
+    confluent_kafka.KafkaError.NOT_COORDINATOR,
+    confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 KINDS = {
     "confluent": Kind("confluent"),
@@ -151,7 +156,20 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
     consumer = confluent_kafka.Consumer(settings)
     wanted = [confluent_kafka.TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
-    found = {each.partition: each.offset for each in consumer.committed(wanted, timeout=LIMIT_S)}
+    found: dict[int, int] = {}
+
+    def moving() -> str:
+        """While a group changes its coordinator, librdkafka hands a refusal on to who asks."""
+        try:
+            answer = consumer.committed(wanted, timeout=LIMIT_S)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() not in COORDINATOR_MOVES:
+                raise
+            return str(error)
+        found.update({each.partition: each.offset for each in answer})
+        return ""
+
+    eventually(moving, LIMIT_S)
     consumer.close()
     return found
 

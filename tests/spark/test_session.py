@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidemill.spark.session import recommended_conf
+from tidemill.spark import settling
+from tidemill.spark.home import PREFIX
+from tidemill.spark.session import recommended_conf, session_conf
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,66 @@ def test_workers_import_the_installed_package_and_not_an_archive(spark: Any) -> 
     (row,) = spark.range(1).select(where("id").alias("file")).collect()
     assert ".zip" not in row.file
     assert row.file == __import__("pyspark").__file__
+
+
+def test_the_workers_meet_spark_in_a_folder_of_our_own(spark: Any) -> None:
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    folder = Path(conf.get("spark.python.unix.domain.socket.dir"))
+    assert folder.parent.name.startswith(PREFIX)
+    assert list(folder.glob(".*.sock")), "the one for accumulators, at least"
+
+
+def test_a_path_that_is_too_long_for_sockets_is_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 15)
+    (folder / "sockets").mkdir(parents=True)
+    monkeypatch.setenv("SPARK_HOME", str(folder))
+    assert "spark.python.unix.domain.socket.dir" not in session_conf("local[2]", {})
+
+
+MAKES_ONE = """
+import os, signal, sys
+from tidemill.spark.home import home_without_archive
+print(home_without_archive(), flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+"""
+
+
+def a_home(how: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAKES_ONE, how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_what_a_killed_driver_left_is_cleared_away_by_the_next_and_nothing_else() -> None:
+    with a_home("lives") as living:
+        assert living.stdout is not None
+        in_use = Path(living.stdout.readline().strip())
+        killed, _ = a_home("killed").communicate(timeout=60)
+        left = Path(killed.strip())
+        assert left.is_dir()
+        made, _ = a_home("ends").communicate("", timeout=60)
+        assert not left.exists()
+        assert not Path(made.strip()).exists()
+        assert (in_use / "jars").is_dir()
+        living.communicate("", timeout=60)
+    assert not in_use.exists()
+
+
+def test_a_process_sets_aside_what_it_has_loaded_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes after the first pieces of work is garbage in time, and has to be collected."""
+    frozen: list[int] = []
+    monkeypatch.setattr(settling, "_done", {})
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    for _ in range(10):
+        settling.settle()
+    assert len(frozen) == settling.PIECES_OF_WORK

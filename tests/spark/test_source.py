@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.spark.topics import Seen, create, fill, numbers, read_what_is_there, 
 
 from tidemill.client.admin_types import NewPartitions
 from tidemill.client.blocking import Admin
+from tidemill.spark import settling
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
@@ -63,6 +65,39 @@ def test_every_column_of_every_record(read: Read, broker: BrokerProcess, name: s
     ]
     times = frame.selectExpr("unix_millis(timestamp) AS ms").distinct().collect()
     assert {row.ms for row in times} == {5, 1_700_000_000_123}
+
+
+def test_what_a_process_has_loaded_for_its_work_is_set_aside(
+    broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's workers collect all garbage after each task, a tenth of a second every time."""
+    from tidemill.spark.source import TidemillDataSource
+
+    create(broker.bootstrap, name)
+    fill(broker.bootstrap, name, numbers(0, 10))
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": name}
+    frozen: list[str] = []
+
+    def after(work: str) -> None:
+        assert frozen, work
+        frozen.clear()
+        monkeypatch.setattr(settling, "_done", {})
+
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append("once"))
+    monkeypatch.setattr(settling, "_done", {})
+    asked = TidemillDataSource(options)
+    schema = asked.schema()
+    after("schema")
+    reader = asked.reader(schema)
+    (piece,) = reader.partitions()
+    after("partitions")
+    assert sum(batch.num_rows for batch in reader.read(piece)) == 10
+    after("read")
+    sink = TidemillDataSource({"kafka.bootstrap.servers": broker.bootstrap, "topic": name})
+    writer = sink.writer(schema, overwrite=False)
+    after("writer")
+    writer.commit([])
+    after("commit")
 
 
 def test_the_log_s_own_time(read: Read, broker: BrokerProcess, name: str) -> None:

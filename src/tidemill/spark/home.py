@@ -5,15 +5,26 @@ starts, and Python keeps no bytecode of what is in an archive: each process comp
 anew, 1.3 s of work where 0.45 s would do. A query starts several such processes, and Spark gives
 each ten seconds, no more, to report; a busy machine does not always manage. A folder that has all
 of Spark's but the archive sends them to the installed package instead, which is the driver's own.
+
+The folder goes with the process that made it; what a killed one left, the next one clears away.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import os
 import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "tidemill-spark-home-"
+SOCKETS: Final = "sockets"
+"""The part where Spark and its Python workers meet."""
+
+_LOCK: Final = "in-use"
 
 
 def home_without_archive() -> Path | None:
@@ -24,9 +35,30 @@ def home_without_archive() -> Path | None:
     installed = Path(found.origin).parent
     if not (installed / "jars").is_dir():
         return None
-    made = Path(tempfile.mkdtemp(prefix="tidemill-spark-"))
+    _clear_away_left_ones()
+    fresh = Path(tempfile.mkdtemp(prefix=".tidemill-spark-"))
+    _lock(fresh)  # Before it has the name that others look for.
+    made = fresh.rename(fresh.with_name(PREFIX + fresh.name[-8:]))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
+    (made / SOCKETS).mkdir()
     for part in ("bin", "sbin", "jars", "conf", "data"):
         if (installed / part).exists():
             (made / part).symlink_to(installed / part)
     return made
+
+
+def _lock(home: Path) -> bool:
+    """Whether nobody uses it: we do from now on, until this process ends in whatever way."""
+    lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    return True
+
+
+def _clear_away_left_ones() -> None:
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if (left / _LOCK).exists() and os.access(left, os.W_OK) and _lock(left):
+            shutil.rmtree(left, ignore_errors=True)

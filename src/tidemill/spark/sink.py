@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.spark.option_values import OptionError
 from tidemill.spark.options import SinkOptions
+from tidemill.spark.settling import settle
 from tidemill.spark.tables.target import BatchId, TableOptions, TaskIdentity, open_target
 from tidemill.spark.topic_sink import TopicTarget
 
@@ -70,6 +71,7 @@ def writer_for(
     if target.options.table is None and overwrite and not streaming:
         raise OptionError("mode", "overwrite", "a topic can only be appended to: mode('append')")
     writer = target.open().prepare(to_arrow_schema(schema, timezone="UTC"))
+    settle()
     if streaming:
         return StreamSink(target, writer)
     once = target.table_options().once if target.options.table is not None else None
@@ -85,10 +87,10 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
         self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return Written(self._writer.write(iterator, _task(self._batch)))
+        return _write(self._writer, iterator, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._target.open().commit(_written(messages), self._batch)
+        _commit(self._target, _written(messages), self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._target, messages)
@@ -105,16 +107,27 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_PROPERTY)
         batch = BatchId(query, int(context.getLocalProperty(BATCH_PROPERTY)))
-        return Written(self._writer.write(iterator, _task(batch)))
+        return _write(self._writer, iterator, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         written = _written(messages)
         if written:
             query = written[0].task.batch.query
-            self._target.open().commit(written, BatchId(query, batchId))
+            _commit(self._target, written, BatchId(query, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _abort(self._target, messages)
+
+
+def _write(writer: Any, iterator: Iterator[pa.RecordBatch], batch: BatchId) -> Written:
+    written = Written(writer.write(iterator, _task(batch)))
+    settle()
+    return written
+
+
+def _commit(target: Target, written: list[Any], batch: BatchId) -> None:
+    target.open().commit(written, batch)
+    settle()
 
 
 def _task(batch: BatchId) -> TaskIdentity:

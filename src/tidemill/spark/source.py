@@ -36,6 +36,7 @@ from tidemill.spark.offsets import OffsetRange, Position
 from tidemill.spark.options import ColumnOptions, SourceOptions
 from tidemill.spark.planning import Planner, StreamPlanner
 from tidemill.spark.reading import read_range
+from tidemill.spark.settling import settle
 from tidemill.spark.sink import writer_for
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ class TidemillDataSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> StructType:
-        return spark_schema(settled(ColumnOptions.parse(self.options)))
+        schema = spark_schema(settled(ColumnOptions.parse(self.options)))
+        settle()
+        return schema
 
     def reader(self, schema: StructType) -> TidemillReader:
         return TidemillReader(self._source_options(streaming=False), schema)
@@ -87,6 +90,7 @@ class TidemillReader(DataSourceReader):  # type: ignore[misc]
             ranges = Planner(self._options, lookup).batch_ranges()
         finally:
             lookup.close()
+        settle()
         return [InputPartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -163,4 +167,9 @@ def _read(
     piece: OffsetRange | None = partition.value
     if piece is None:  # What Spark makes up for a query that has nothing to read.
         return iter(())
-    return read_range(options, to_arrow_schema(schema, timezone="UTC"), piece)
+    return _settling(read_range(options, to_arrow_schema(schema, timezone="UTC"), piece))
+
+
+def _settling(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    settle()
