@@ -187,7 +187,7 @@ def split_ranges(
     counts = []
     for each in full:
         size_bytes = each.size * record_bytes.get((each.topic, each.partition), 0.0)
-        count = max(1, -int(-size_bytes // split_bytes))
+        count = _power_of_two(-int(-size_bytes // split_bytes))
         if max_records is not None:
             count = max(count, -(-each.size // max_records))
         if min_partitions is not None and len(full) < min_partitions:
@@ -199,6 +199,12 @@ def split_ranges(
         for each, count in zip(full, counts, strict=True)
         for piece in _evenly(each, max(1, int(count / scale)))
     ]
+
+
+def _power_of_two(least: int) -> int:
+    """At least so many, and a number that comes out even on most machines: five equal tasks keep
+    two cores as long as six would."""
+    return 1 << max(least - 1, 0).bit_length()
 
 
 def _evenly(whole: OffsetRange, count: int) -> list[OffsetRange]:
