@@ -96,11 +96,11 @@ def produce(
     varied: bool = False,
 ) -> dict[str, Any]:
     """Send `count` values of `size` bytes round robin over the partitions; wait for every ack."""
-    failed = 0
+    failed: list[object] = []
 
     def on_delivery(error: object, _message: object) -> None:
-        nonlocal failed
-        failed += 1 if error is not None else 0
+        if error is not None:
+            failed.append(error)
 
     producer = Producer(
         {
@@ -130,7 +130,8 @@ def produce(
     left = producer.flush(LIMIT_S)
     elapsed = time.perf_counter() - begin
     if left or failed:
-        raise RuntimeError(f"{left} records were not sent, {failed} failed")
+        why = f", the first with {failed[0]}" if failed else ""
+        raise RuntimeError(f"{left} records were not sent, {len(failed)} failed{why}")
     return {"seconds": elapsed, "bytes": count * size, "count": count}
 
 
