@@ -42,8 +42,10 @@ PARTITIONS = (1, 6)
 READ_BYTES = 300_000_000
 WRITE_BYTES = 150_000_000
 CORES = 2
-WARM_UP_S = 20.0
-MINUTES = 12.0
+WARM_UP_S = 40.0
+"""For each half: the JVM's compiler is busy for about so long."""
+WARM_UP_ROUNDS = 8
+MINUTES = 14.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ def warm_up(bench: Bench) -> None:
     """A JVM is slow until it has compiled itself, and a Python worker until it is there."""
     case = Case(200, "none", 2)
     for part in PARTS.values():
-        for _ in part(bench, case, Rounds(2, WARM_UP_S)):
+        for _ in part(bench, case, Rounds(WARM_UP_ROUNDS, WARM_UP_S)):
             pass
 
 
