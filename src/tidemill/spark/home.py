@@ -16,6 +16,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -47,18 +48,17 @@ def home_without_archive() -> Path | None:
     return made
 
 
-def _lock(home: Path) -> bool:
-    """Whether nobody uses it: we do from now on, until this process ends in whatever way."""
-    lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return False
-    return True
+def _lock(home: Path) -> None:
+    """Say that it is used, until this process ends in whatever way."""
+    fcntl.flock(os.open(home / _LOCK, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
 
 
 def _clear_away_left_ones() -> None:
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if (left / _LOCK).exists() and os.access(left, os.W_OK) and _lock(left):
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):  # It is used, or another's, or another clears it away.
+            lock = os.open(left / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
