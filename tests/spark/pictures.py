@@ -2,7 +2,7 @@
 
 Each test compares its page's picture with what it sees. To draw them anew:
 
-    DRAW_PICTURES=1 python -m pytest tests/spark/test_shipped.py
+    DRAW_PICTURES=1 python -m pytest tests/spark/test_shipped.py tests/copying/test_pictures.py
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ BACKGROUND = "<rect width='100%' height='100%' fill='#fff'/>"
 
 def check(name: str, place: Place) -> None:
     """The picture of a page is that of what has come out just now."""
-    drawn = DRAWN[name](place)
+    compare(name, DRAWN[name](place))
+
+
+def compare(name: str, drawn: str) -> None:
+    """The picture in a file is the one that was drawn just now."""
     file = PAGES / f"{name}.svg"
     if os.environ.get("DRAW_PICTURES"):
         file.write_text(drawn)
