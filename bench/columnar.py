@@ -23,7 +23,7 @@ from typing import Any
 
 from bench import load
 from bench.measure import LOAD_LIMIT_S, MB, run_load
-from bench.systems import Tidemill, wait_until_quiet
+from bench.systems import Tidemill, end_in_order, wait_until_quiet
 
 OUT = Path(__file__).parent / "out"
 BAR = 5.0
@@ -150,6 +150,7 @@ def report(rates: Rates) -> str:
 
 
 def main() -> None:
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round of a tenth of the load")

@@ -19,7 +19,7 @@ from bench.cluster import cluster_round, deaths_round, flushed_round
 from bench.clusters import both_clusters
 from bench.groups import groups_round
 from bench.report import Report
-from bench.systems import System, both
+from bench.systems import System, both, end_in_order
 
 OUT = Path(__file__).parent / "out"
 
@@ -84,6 +84,7 @@ def collect(parts: list[str], rounds: int, scale: float) -> dict[str, Figures]:
 
 
 def main() -> None:
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round of a tenth of the load")

@@ -28,7 +28,7 @@ from bench.ask import RawConnection
 from bench.clusters import Cluster, KafkaCluster, TidemillCluster
 from bench.groups import cpu_seconds
 from bench.measure import Figure
-from bench.systems import resident_bytes
+from bench.systems import end_in_order, resident_bytes
 from tidemill.errors import ErrorCode
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.metadata import MetadataResponse
@@ -265,6 +265,7 @@ def measure(cluster: Cluster, partitions: int, idle_s: float) -> Iterator[Figure
 
 
 def main() -> None:
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=2_000)

@@ -30,7 +30,7 @@ from tests.reference.spark_kafka import CONNECTOR_VERSION, connector_jars, conne
 from bench.measure import run_load
 from bench.report import Figures, Report
 from bench.run import OUT
-from bench.systems import COMMON, MODES, Tidemill, wait_until_quiet
+from bench.systems import COMMON, MODES, Tidemill, end_in_order, wait_until_quiet
 from tidemill.spark.session import session
 
 if TYPE_CHECKING:
@@ -281,6 +281,7 @@ def collect(
 
 
 def main() -> None:
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -20,6 +22,11 @@ from tests.reference.kafka import ApacheKafka
 from tidemill.testing.process import BrokerProcess
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def end_in_order() -> None:
+    """SIGTERM ends a benchmark as Ctrl-C does: its brokers go with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 class System(Protocol):

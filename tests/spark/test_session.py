@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tidemill.spark import settling
-from tidemill.spark.home import PREFIX
-from tidemill.spark.session import recommended_conf, session_conf
+from tidemill.spark.session import recommended_conf
 
 
 @pytest.mark.parametrize(
@@ -44,23 +43,6 @@ def test_workers_import_the_installed_package_and_not_an_archive(spark: Any) -> 
     (row,) = spark.range(1).select(where("id").alias("file")).collect()
     assert ".zip" not in row.file
     assert row.file == __import__("pyspark").__file__
-
-
-def test_the_workers_meet_spark_in_a_folder_of_our_own(spark: Any) -> None:
-    conf = spark.sparkContext.getConf()
-    assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
-    folder = Path(conf.get("spark.python.unix.domain.socket.dir"))
-    assert folder.parent.name.startswith(PREFIX)
-    assert list(folder.glob(".*.sock")), "the one for accumulators, at least"
-
-
-def test_a_path_that_is_too_long_for_sockets_is_left_to_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ("long" * 15)
-    (folder / "sockets").mkdir(parents=True)
-    monkeypatch.setenv("SPARK_HOME", str(folder))
-    assert "spark.python.unix.domain.socket.dir" not in session_conf("local[2]", {})
 
 
 MAKES_ONE = """

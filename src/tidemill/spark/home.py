@@ -22,9 +22,6 @@ from pathlib import Path
 from typing import Final
 
 PREFIX: Final = "tidemill-spark-home-"
-SOCKETS: Final = "sockets"
-"""The part where Spark and its Python workers meet."""
-
 _LOCK: Final = "in-use"
 
 
@@ -41,7 +38,6 @@ def home_without_archive() -> Path | None:
     _lock(fresh)  # Before it has the name that others look for.
     made = fresh.rename(fresh.with_name(PREFIX + fresh.name[-8:]))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
-    (made / SOCKETS).mkdir()
     for part in ("bin", "sbin", "jars", "conf", "data"):
         if (installed / part).exists():
             (made / part).symlink_to(installed / part)

@@ -15,11 +15,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.spark import access
-from tidemill.spark.home import SOCKETS, home_without_archive
+from tidemill.spark.home import home_without_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,9 +30,6 @@ HERE = "127.0.0.1"
 SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For a JVM of the driver that is to give answers soon and has little data: compiled once, lightly,
 and without threads for collecting garbage, it takes half the time until the first rows."""
-
-SOCKETS_PATH_MAX: Final = 60
-"""A socket's path has at most 103 bytes everywhere, and Spark's names for them have 42."""
 
 _LOCAL = re.compile(r"local(\[.*\])?")
 _CLUSTER_HERE = re.compile(r"spark://(localhost|127(\.\d+){3})(:\d+)?")
@@ -66,20 +62,7 @@ def recommended_conf(master: str = DEFAULT_MASTER) -> dict[str, str]:
         conf["spark.sql.shuffle.partitions"] = str(_cores(master))
         # With a heap as small as a driver's, throughput counts more than short pauses.
         conf["spark.driver.extraJavaOptions"] = "-XX:+UseParallelGC"
-        # Rows reach Python workers through a file of this user, not through a port: fewer copies,
-        # and nobody else can connect.
-        conf["spark.python.unix.domain.socket.enabled"] = "true"
     return conf
-
-
-def session_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """What a session is started with: the recommended settings, `conf` on top."""
-    chosen = recommended_conf(master)
-    sockets = Path(os.environ.get("SPARK_HOME", "")) / SOCKETS
-    if _LOCAL.fullmatch(master) and sockets.is_dir() and len(str(sockets)) < SOCKETS_PATH_MAX:
-        # They go with our folder, even if this process is killed.
-        chosen["spark.python.unix.domain.socket.dir"] = str(sockets)
-    return {**chosen, **conf}
 
 
 def is_here(master: str) -> bool:
@@ -114,7 +97,7 @@ def session(
     target = master or DEFAULT_MASTER
     set_environment(target)
     builder = SparkSession.builder.appName(name).master(target)
-    for key, value in session_conf(target, conf or {}).items():
+    for key, value in {**recommended_conf(target), **(conf or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

@@ -22,13 +22,13 @@ def own_session(name: str, *, master: str, conf: Mapping[str, str], log: Path) -
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    from tidemill.spark.session import session, session_conf, set_environment
+    from tidemill.spark.session import recommended_conf, session, set_environment
 
     set_environment(master)
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
     settings = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
-    for key, value in session_conf(master, conf).items():
+    for key, value in {**recommended_conf(master), **conf}.items():
         settings.set(key, value)
     with log.open("ab") as output:
         kwargs = {"stdout": output, "stderr": output, "start_new_session": True}
