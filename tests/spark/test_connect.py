@@ -49,9 +49,14 @@ spark.stop()
 
 
 def environment() -> dict[str, str]:
-    """A user's: SPARK_HOME is what the session of the test run has set for itself."""
+    """A user's: SPARK_HOME is what the session of the test run has set for itself.
+
+    The one thing that a user has not is SPARK_TESTING, by which Spark Connect takes a free port
+    instead of 15002, where the JVM of the test before may still be.
+    """
     kept = {name: text for name, text in os.environ.items() if name != "SPARK_HOME"}
-    return {**kept, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    here = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**kept, **here, "SPARK_TESTING": "1"}
 
 
 def run(command: list[str], cwd: Path) -> str:
