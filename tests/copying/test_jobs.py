@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from tests.cli.helpers import ROOT, environment, quick
@@ -31,18 +30,7 @@ from tidemill.copying import jobs, store
 from tidemill.copying.checkpoints import content_of
 from tidemill.copying.routes import Route, by_key, same_partition
 from tidemill.copying.topics import CopyError
-from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 from tidemill.types import TopicPartition
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    here = tmp_path_factory.mktemp("copying")
-    with (
-        BrokerProcess(here / "east", KEEPS_ALL) as east,
-        BrokerProcess(here / "west", KEEPS_ALL) as west,
-    ):
-        yield east.bootstrap, west.bootstrap
 
 
 def command(module: str, *words: str) -> subprocess.Popen[bytes]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import pytest
 from tests.cli.helpers import tidemill
 from tests.copying.copies import create, flat, read_all
 from tests.spark.pictures import compare, stacked, table
@@ -15,21 +13,10 @@ from tests.spark.pictures import compare, stacked, table
 from tidemill.client import Admin, Producer
 from tidemill.client.consumer_types import ConsumerRecord
 from tidemill.spark.jobs import charts
-from tidemill.testing.process import KEEPS_ALL, BrokerProcess
 from tidemill.types import TopicPartition
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WHO = ["ada", "bob", "eve", "joe", "kay", "mia", "sam", "tim"]
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    here = tmp_path_factory.mktemp("pictures")
-    with (
-        BrokerProcess(here / "east", KEEPS_ALL) as east,
-        BrokerProcess(here / "west", KEEPS_ALL) as west,
-    ):
-        yield east.bootstrap, west.bootstrap
 
 
 async def order(producer: Producer, minute: int, key: str | None, value: str | None) -> None:

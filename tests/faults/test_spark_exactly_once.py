@@ -134,7 +134,7 @@ def run(folder: Path, kinds: Sequence[str], plan: Sequence[str], seed: int) -> N
                 strikes.strike(what)
                 print(f"{time.monotonic() - began_s:.0f} s: {what}, {sent.sent:,} sent", flush=True)
             strikes.let_it_run()
-            values = sent.stop()
+            values = sent.all_acked()
             strikes.finish()
         finally:
             strikes.driver.kill()

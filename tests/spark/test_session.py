@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_a_process_sets_aside_what_it_has_loaded_and_no_more(
 ) -> None:
     """What comes after the first pieces of work is garbage in time, and has to be collected."""
     frozen: list[int] = []
-    monkeypatch.setattr(settling, "_done", {})
+    monkeypatch.setattr(settling, "_done", itertools.count(1))
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     for _ in range(10):
         settling.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -70,8 +71,9 @@ def test_every_column_of_every_record(read: Read, broker: BrokerProcess, name: s
 def test_what_a_process_has_loaded_for_its_work_is_set_aside(
     broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's workers collect all garbage after each task, a tenth of a second every time."""
+    """Spark's workers collect all garbage after each task, 80 ms of work every time."""
     from tidemill.spark.source import TidemillDataSource
+    from tidemill.spark.tables.target import TaskIdentity
 
     create(broker.bootstrap, name)
     fill(broker.bootstrap, name, numbers(0, 10))
@@ -81,10 +83,10 @@ def test_what_a_process_has_loaded_for_its_work_is_set_aside(
     def after(work: str) -> None:
         assert frozen, work
         frozen.clear()
-        monkeypatch.setattr(settling, "_done", {})
+        monkeypatch.setattr(settling, "_done", itertools.count(1))
 
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("once"))
-    monkeypatch.setattr(settling, "_done", {})
+    monkeypatch.setattr(settling, "_done", itertools.count(1))
     asked = TidemillDataSource(options)
     schema = asked.schema()
     after("schema")
@@ -96,6 +98,9 @@ def test_what_a_process_has_loaded_for_its_work_is_set_aside(
     sink = TidemillDataSource({"kafka.bootstrap.servers": broker.bootstrap, "topic": name})
     writer = sink.writer(schema, overwrite=False)
     after("writer")
+    monkeypatch.setattr("tidemill.spark.sink._task", lambda batch: TaskIdentity(batch, 0, "it"))
+    assert writer.write(iter(())).what.records == 0
+    after("write")
     writer.commit([])
     after("commit")
 

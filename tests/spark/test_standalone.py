@@ -110,7 +110,7 @@ def test_a_stream_outlives_a_worker_and_a_broker(tmp_path: Path) -> None:
         brokers.kill(leader_port(brokers))
         driver.wait_for_batches(driver.batches["table"] + 2)
 
-        values = sent.stop()
+        values = sent.all_acked()
         while driver.rows["table"] < len(values):
             driver.wait_for_batches(driver.batches["table"] + 1)
         said = cluster.stop()

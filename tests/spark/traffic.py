@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidemill.children import Running
+
 FLUSH_S = 120
 TURN_S = 0.25
 
 
-class Traffic:
-    """`with Traffic(...) as traffic:` sends in the background; `stop` says how many were acked."""
+class Traffic(Running):
+    """`with Traffic(...) as traffic:` sends in the background until `all_acked` is asked."""
 
     def __init__(self, bootstrap: str, topic: str, *, partitions: int, rate: int) -> None:
         self._bootstrap = bootstrap
@@ -33,23 +34,18 @@ class Traffic:
         admin.create_topics([new])[self._topic].result()
         return self
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(FLUSH_S)
+        if self._thread.is_alive():
+            self._thread.join(FLUSH_S)
 
-    def stop(self) -> list[str]:
-        """All values that were sent and acked; whatever was not is a failure."""
-        self._stopping.set()
-        self._thread.join(FLUSH_S)
+    def all_acked(self) -> list[str]:
+        """All values that were sent, and no more are; whatever was not acked is a failure."""
+        self.stop()
         assert not self._thread.is_alive(), "the records were not acked in time"
         assert not self._failures, self._failures[:3]
         return [str(number) for number in range(self.sent)]

@@ -6,12 +6,12 @@ import asyncio
 import json
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.cli.ups import eventually
 
 from tidemill.client import Admin
 from tidemill.client.admin_types import NewTopic
@@ -138,13 +138,12 @@ async def test_all_its_processes_are_ended(broker: BrokerProcess, tmp_path: Path
     await run.start()
     child = psutil.Process(int(pid.read_text()))
     await ended(broker, run)
-    await asyncio.to_thread(gone, child)
+    await asyncio.to_thread(eventually, lambda: gone(child))
 
 
-def gone(process: psutil.Process) -> None:
-    """Wait for the end of a process that was told to end; nobody may have asked for its status."""
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.05)
+def gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; nobody may have asked for its status."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_records_and_ranges_that_it_read(tmp_path: Path) -> None:

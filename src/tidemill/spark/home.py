@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-PREFIX: Final = "tidemill-spark-home-"
+_PREFIX: Final = "tidemill-spark-home-"
 _LOCK: Final = "in-use"
 
 
@@ -36,7 +36,7 @@ def home_without_archive() -> Path | None:
     _clear_away_left_ones()
     fresh = Path(tempfile.mkdtemp(prefix=".tidemill-spark-"))
     _lock(fresh)  # Before it has the name that others look for.
-    made = fresh.rename(fresh.with_name(PREFIX + fresh.name[-8:]))
+    made = fresh.rename(fresh.with_name(_PREFIX + fresh.name[-8:]))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     for part in ("bin", "sbin", "jars", "conf", "data"):
         if (installed / part).exists():
@@ -50,7 +50,7 @@ def _lock(home: Path) -> None:
 
 
 def _clear_away_left_ones() -> None:
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # It is used, or another's, or another clears it away.
             lock = os.open(left / _LOCK, os.O_RDWR)
             try:
