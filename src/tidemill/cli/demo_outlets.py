@@ -23,6 +23,7 @@ from tidemill.cli.exits import CommandError
 from tidemill.cli.muster import free_port
 from tidemill.cli.orphans import descendants, see_ended
 from tidemill.spark.session import SHORT_LIVED
+from tidemill.spark.tables.rows import local_rows
 from tidemill.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -236,15 +237,7 @@ class SparkOutlet:
 
 
 def _column(table: Path, name: str) -> list[Any]:
-    """A column of a Delta table; nothing of one that is not there yet."""
-    from deltalake import DeltaTable
-
-    if not DeltaTable.is_deltatable(str(table)):
-        return []
-    found: list[Any] = (
-        DeltaTable(str(table)).to_pyarrow_dataset().to_table(columns=[name])[name].to_pylist()
-    )
-    return found
+    return [row[name] for row in local_rows(table, [name])]
 
 
 async def _values_of(bootstrap: str, topic: str) -> set[bytes]:

@@ -16,9 +16,10 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tidemill.spark.jobs import charts
+from tidemill.spark.tables.rows import local_rows
 
 TOP_PAGES = 10
 LENGTHS_MIN = (1, 5, 15, 30, 60)
@@ -129,7 +130,7 @@ def _page(title: str, figures: list[tuple[str, str]], sections: list[tuple[str, 
 def read_visits(tables: Path) -> list[Visit]:
     return [
         Visit(row["user"], row["page"], row["ms"], _utc(row["at"]))
-        for row in _rows(tables / "visits", ["user", "page", "ms", "at"])
+        for row in local_rows(tables / "visits", ["user", "page", "ms", "at"])
     ]
 
 
@@ -140,19 +141,8 @@ def read_sessions(tables: Path) -> list[Session]:
             row["user"], _utc(row["window_start"]), _utc(row["window_end"]), row["clicks"],
             row["entry"], row["exit"],
         )
-        for row in _rows(tables / "sessions", columns)
+        for row in local_rows(tables / "sessions", columns)
     ]  # fmt: skip
-
-
-def _rows(table: Path, columns: list[str]) -> list[dict[str, Any]]:
-    from deltalake import DeltaTable
-
-    if not DeltaTable.is_deltatable(str(table)):
-        return []  # Nothing has been written yet: no session has ended, say.
-    found: list[dict[str, Any]] = (
-        DeltaTable(str(table)).to_pyarrow_dataset().to_table(columns=columns).to_pylist()
-    )
-    return found
 
 
 def _utc(at: datetime) -> datetime:
