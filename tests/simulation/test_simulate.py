@@ -118,11 +118,11 @@ def ack_before_flush(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("mistake", "first"),
     [
-        (truncate_to_high_watermark, 23),
-        (count_fetches_of_any_epoch, 7),
-        (no_divergence_check, 0),
-        (shrink_without_confirmation, 1),
-        (ack_before_flush, 7),
+        (truncate_to_high_watermark, 130),
+        (count_fetches_of_any_epoch, 38),
+        (no_divergence_check, 10),
+        (shrink_without_confirmation, 26),
+        (ack_before_flush, 11),
     ],
 )
 def test_a_mistake_is_found(
