@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.reference.kafka import SharedKafka
+from tests.reference.kafka import QUICK_GROUPS, SharedKafka
 from tests.reference.pair import Pair, Peer
 
 from tidemill.testing.process import BrokerProcess
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tidemill_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A Tidemill broker with the reference's node id, so that ids need no translation."""
     data_dir = tmp_path_factory.mktemp("reference") / "data"
-    settings = {"node.id": "1", "group.initial.rebalance.delay.ms": "0"}
+    settings = {"node.id": "1", **QUICK_GROUPS}
     with BrokerProcess(data_dir, settings) as process:
         yield process
 
