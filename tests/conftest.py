@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from tests.reference.spark_kafka import connector_jars
 # A loaded machine is slow now and then: that is no failure of the code under test.
 settings.register_profile("tidemill", deadline=None)
 settings.load_profile("tidemill")
+
+# A script's background jobs ignore Ctrl-C, and so would all processes that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
