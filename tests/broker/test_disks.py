@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.broker.harness import Client, batch, connect, create_topic, fetch, list_offset, produce
+from tests.waiting import eventually_async
 
 from tidemill.broker.server import BrokerServer
 from tidemill.config import load_broker_config
@@ -67,15 +68,6 @@ async def client_of(files: FailingFiles, *directories: Path) -> AsyncIterator[Cl
         await create_topic(server, "t")
         async with connect(server.port) as client:
             yield client
-
-
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether it comes true within a while."""
-    for _ in range(100):
-        if await is_so():
-            return True
-        await asyncio.sleep(0.1)
-    return False
 
 
 async def test_a_full_disk_refuses_writes_and_heals(tmp_path: Path) -> None:
@@ -217,7 +209,7 @@ async def test_a_partition_without_a_log_says_so_and_gets_one(tmp_path: Path) ->
             async def is_healed() -> bool:
                 return not (await produce(client, "t", batch([b"a"]))).error_code
 
-            assert await eventually(is_healed)
+            await eventually_async(is_healed)
 
 
 async def test_a_deleted_topic_frees_its_space_after_its_own_delay(tmp_path: Path) -> None:
@@ -228,7 +220,7 @@ async def test_a_deleted_topic_frees_its_space_after_its_own_delay(tmp_path: Pat
         async def is_gone() -> bool:
             return not any("t-0" in name for name in server.logs.files.listdir(str(tmp_path)))
 
-        assert await eventually(is_gone)
+        await eventually_async(is_gone)
 
 
 async def test_a_store_without_room_says_why_it_deletes_nothing(

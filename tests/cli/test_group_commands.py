@@ -11,7 +11,6 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.cli.helpers import Ran, environment, install, quick, shell
+from tests.waiting import eventually
 
 LIMIT_S = 30
 COLUMNS = ["COMMITTED", "END", "LAG", "OLDEST UNREAD S", "MEMBER", "HOST"]
@@ -85,13 +85,6 @@ def reader(typed: Any, place: Path, bootstrap: str, line: str) -> Iterator[subpr
     finally:
         process.kill()
         process.communicate()
-
-
-def eventually(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_the_life_of_a_group(typed: Type, place: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.helpers import Ran, script
-from tests.cli.ups import Up, eventually
+from tests.cli.ups import Up
 from tests.reference.kafka import kafka_jars, run_kafka_tool, unavailable_reason
+from tests.waiting import eventually
 
 from tidemill.cli.exits import Exit
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.cli.helpers import quick
 from tests.cli.shipping import Ship
-from tests.cli.ups import eventually
+from tests.waiting import eventually
 
 from tidemill.cli.exits import Exit
 from tidemill.ship.shipper import ROUND_BYTES
@@ -186,7 +186,7 @@ def live_through(tmp_path: Path, *, seed: int, cycles: int, lines: int) -> None:
                 writer.write(lines)
                 if not ship.running:
                     ship.start()
-            eventually(lambda: arrived(broker.bootstrap, topic) == writer.written, 300)
+            eventually(lambda: arrived(broker.bootstrap, topic) == writer.written, within_s=300)
             assert ship.stop() == 128 + signal.SIGTERM, ship.said
         check(records(broker.bootstrap, topic), writer.written, crashes)
 

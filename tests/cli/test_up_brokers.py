@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.helpers import quick, tidemill
-from tests.cli.ups import Up, eventually
+from tests.cli.ups import Up
+from tests.waiting import eventually
 
 from tidemill.cli.exits import Exit
 from tidemill.cli.launch import has_ended

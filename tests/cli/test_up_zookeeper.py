@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.helpers import script
-from tests.cli.ups import Up, eventually
+from tests.cli.ups import Up
+from tests.waiting import eventually
 
 from tidemill.testing.zookeeper import ZooKeeperEnsemble, unavailable_reason
 

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -125,11 +123,3 @@ class Up:
             self.process.wait()
         for pid in self.pids().values():
             os.kill(pid, signal.SIGKILL)
-
-
-def eventually(holds: Callable[[], object], timeout_s: float = 30) -> None:
-    """Wait until something holds; the last look's failure otherwise."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.1)

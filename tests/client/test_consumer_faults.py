@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.client.scripted import Fault, ScriptedBroker
+from tests.waiting import LONG_S
 
 from tidemill.client.consumer import Consumer
 from tidemill.client.consumer_types import ConsumerRecord
@@ -184,7 +185,7 @@ async def test_what_was_fetched_is_handed_out_before_a_reset(broker: ScriptedBro
         assert offsets(await consumer.poll(2, timeout_ms=1000)) == [0, 1]
         fault.append(Fault(error=ErrorCode.OFFSET_OUT_OF_RANGE))
         state = consumer._running().states[T0]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONG_S):
             while not state.stalled and state.batches:
                 consumer._running().wake()
                 await asyncio.sleep(0.01)

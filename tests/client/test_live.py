@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import confluent_kafka
 import pytest
+from tests.waiting import eventually_async
 
 from tidemill.client import Admin, ClientError, Consumer, ConsumerRecord, Producer, blocking
 from tidemill.client.admin_types import (
@@ -33,18 +33,13 @@ async def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str
         created.raise_first()
 
 
-async def eventually(question: Callable[[], Awaitable[object]], wanted: object) -> None:
-    """News of a change takes a moment to reach every broker."""
-    for _ in range(100):
-        if await question() == wanted:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"it never became {wanted}")
-
-
 async def _partition_count(admin: Admin, topic: str) -> int | None:
     described = (await admin.describe_topics([topic])).successes()
     return len(described[topic].partitions) if topic in described else None
+
+
+async def _has_partitions(admin: Admin, topic: str, count: int | None) -> bool:
+    return await _partition_count(admin, topic) == count
 
 
 async def read_all(bootstrap: str, topic: str, count: int, **settings: Any) -> list[ConsumerRecord]:
@@ -275,20 +270,20 @@ async def test_the_life_of_a_topic(bootstrap: str, topic: str) -> None:
         with pytest.raises(ClientError, match="TOPIC_ALREADY_EXISTS"):
             again.raise_first()
         # Apache Kafka's controller answers before its broker has heard of the topic.
-        await eventually(lambda: _partition_count(admin, topic), 2)
+        await eventually_async(lambda: _has_partitions(admin, topic, 2))
         described = (await admin.describe_topics([topic])).raise_first()[topic]
         assert [entry.index for entry in described.partitions] == [0, 1]
         assert described.replication_factor == 1
         assert described.topic_id == results.successes()[topic].topic_id
         grown = await admin.create_partitions({topic: NewPartitions(5)})
         grown.raise_first()
-        await eventually(lambda: _partition_count(admin, topic), 5)
+        await eventually_async(lambda: _has_partitions(admin, topic, 5))
         shrunk = await admin.create_partitions({topic: NewPartitions(1)})
         assert shrunk.errors()[topic].code is ErrorCode.INVALID_PARTITIONS
         gone = await admin.delete_topics([topic, "no-such-topic"])
         assert gone[topic] is None
         assert gone.errors()["no-such-topic"].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        await eventually(lambda: _partition_count(admin, topic), None)
+        await eventually_async(lambda: _has_partitions(admin, topic, None))
 
 
 async def test_deleting_by_id(bootstrap: str, topic: str) -> None:
@@ -424,7 +419,7 @@ async def test_a_partition_that_is_new_to_us(bootstrap: str, topic: str) -> None
             await producer.send(topic, b"old", partition=0)
             assert [record.value for record in await consumer.poll(timeout_ms=10_000)] == [b"old"]
             (await admin.create_partitions({topic: NewPartitions(2)})).raise_first()
-            await eventually(lambda: _partition_count(admin, topic), 2)
+            await eventually_async(lambda: _has_partitions(admin, topic, 2))
         async with Producer(bootstrap) as producer:
             await producer.send(topic, b"new", partition=1)
         consumer.assign([TopicPartition(topic, 1)])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.client.scripted import Fault, ScriptedBroker
 from tests.client.test_producer_faults import T0, broker, faults, numbers, producing
+from tests.waiting import LONG_S
 
 from tidemill.client.errors import ClientError, RequestTimeoutError
 from tidemill.errors import ErrorCode
@@ -262,11 +263,11 @@ async def test_a_batch_that_cannot_be_built_fails_alone(
         await producer.send("t", b"0")
         with monkeypatch.context() as patch:
             patch.setattr(BatchBuilder, "build", broken)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LONG_S):
                 with pytest.raises(ClientError, match="no room to compress") as failed:
                     await producer.send("t", b"1")
         assert not failed.value.retriable
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONG_S):
             await producer.send("t", b"2")
     assert numbers(broker) == [0, 2]
 
@@ -291,5 +292,5 @@ async def test_a_partitioner_that_fails_fails_its_record_only(
         )
         assert [isinstance(result, Exception) for result in results] == [False, True, False]
         assert "no place for it" in str(results[1])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONG_S):
             await producer.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import LONG_S
 
 from tidemill.client.staggered import first_of
 
@@ -18,7 +19,7 @@ async def works() -> str:
 
 
 async def test_the_next_one_follows_a_failure_at_once() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG_S):
         assert await first_of([fails, fails, works], ConnectionError, 60_000) == "yes"
 
 
@@ -43,7 +44,7 @@ async def test_one_that_hangs_is_overtaken_and_cancelled() -> None:
             ended.append("hangs")
         return "never"
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG_S):
         assert await first_of([hangs, works], ConnectionError, 1) == "yes"
     assert ended == ["hangs"]
 
@@ -67,7 +68,7 @@ async def test_failures_are_reported_although_another_hangs() -> None:
         await asyncio.sleep(3600)
         return "never"
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG_S):
         with pytest.raises(ExceptionGroup):
             await first_of([hangs, fails], ConnectionError, 1)
 

@@ -51,14 +51,6 @@ class Seen(NamedTuple):
     timestamp_ms: int
 
 
-def eventually(fact: Callable[[], bool], what: str) -> None:
-    """Metadata travels: wait until `fact` holds, as clients have to with any Kafka."""
-    deadline = time.monotonic() + 10
-    while not fact():
-        assert time.monotonic() < deadline, f"not within 10 s: {what}"
-        time.sleep(0.05)
-
-
 Produce = Callable[[str, str, int, str, Sequence[Sent]], list[int]]
 Consume = Callable[[str, str, int, int, int], list[Seen]]
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -172,10 +171,3 @@ def killable(bootstrap: str, group: str, topic: str) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "assigned"
     return process
-
-
-def eventually(fact: Callable[[], bool], what: str, *, within_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not fact():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.05)

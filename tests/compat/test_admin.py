@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from tests.compat.clients import Sent, confluent_produce, eventually
+from tests.compat.clients import Sent, confluent_produce
+from tests.waiting import eventually
 
 from tidemill.testing.process import BrokerProcess
 

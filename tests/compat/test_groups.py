@@ -13,9 +13,9 @@ from tests.compat.group_clients import (
     SESSION_MS,
     ConfluentMember,
     Member,
-    eventually,
     killable,
 )
+from tests.waiting import eventually
 
 from tidemill.testing.process import BrokerProcess
 

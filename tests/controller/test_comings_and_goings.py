@@ -9,6 +9,7 @@ import pytest
 from tests.controller.helpers import create, topic
 from tests.controller.wires import Wires, propose, restart, set_default
 from tests.store.helpers import until
+from tests.waiting import LONG_S
 
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import LeaderRecovery
@@ -153,7 +154,7 @@ async def test_a_broker_that_comes_back_unseen_was_gone_all_the_same(wires: Wire
     wires.silence(wires.members.pop(2))
     async with one._office.lock:
         starting = asyncio.ensure_future(wires.start(2))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LONG_S):
             node = await store.exists("/brokers/ids/2")
             while node is None or node.created == older:
                 await asyncio.sleep(0.01)

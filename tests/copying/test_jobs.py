@@ -11,7 +11,6 @@ import sys
 
 import pytest
 from tests.cli.helpers import ROOT, environment, quick
-from tests.cli.ups import eventually
 from tests.copying.copies import (
     LiveProducer,
     check_keys,
@@ -23,6 +22,7 @@ from tests.copying.copies import (
     quiet,
     read_all,
 )
+from tests.waiting import eventually
 
 from tidemill.client import Admin, Consumer
 from tidemill.client.admin_types import ConfigResource

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.ups import Up, eventually
+from tests.cli.ups import Up
+from tests.waiting import eventually
 
 from tidemill.testing.process import BrokerProcess
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from tests.cli.shipping import Ship
-from tests.cli.ups import eventually
 from tests.spark import pictures, shipped
 from tests.spark.shipped import PAGES, YESTERDAY, Message, Place
+from tests.waiting import eventually
 
 from tidemill.client.admin_types import AlterOp, ConfigResource
 from tidemill.client.blocking import Admin

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from tests.storage.helpers import TOPIC_ID, TP, StepExecutor, batch, manager_on, read_all
 from tests.storage.scrub_helpers import flip
+from tests.waiting import LONG_S
 
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage.checkpoint import LEADER_EPOCHS, parse_epochs
@@ -95,7 +96,7 @@ class TestEpochs:
         files.is_gated = True
         flush = threading.Thread(target=step.run_all)
         flush.start()
-        assert files.reached.wait(10)
+        assert files.reached.wait(LONG_S)
         log.truncate_to(12)
         files.go_on.set()
         flush.join()
@@ -118,7 +119,7 @@ class GatedFiles(OsFiles):
         is_main = threading.current_thread() is threading.main_thread()
         if self.is_gated and LEADER_EPOCHS in path and not is_main:
             self.reached.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(LONG_S)
         super().fdatasync(path)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from tests.waiting import LONG_S
 
 from tidemill.clock import Clock, SystemClock
 from tidemill.executor import ThreadExecutor
@@ -130,7 +131,7 @@ class Heard:
     def __call__(self, event: Event) -> None:
         self.events.append(event)
 
-    async def wait_for(self, count: int, timeout_s: float = 5) -> list[Event]:
+    async def wait_for(self, count: int, timeout_s: float = LONG_S) -> list[Event]:
         await until(lambda: len(self.events) >= count, timeout_s)
         return self.events
 
@@ -139,7 +140,7 @@ class Heard:
         return [(event.kind.value, event.path) for event in self.events]
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = LONG_S) -> None:
     """Wait for something that another callback of the loop will bring about."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.store.helpers import Heard, MemoryWorld, SqliteWorld, World, ZooKeeperWorld, until
+from tests.waiting import LONG_S
 
 from tidemill.store.base import (
     BadArguments,
@@ -329,7 +330,7 @@ async def test_a_watcher_may_write(world: World) -> None:
 
     store.watch("/question", lambda event: tasks.append(asyncio.ensure_future(answer())))
     await store.create("/question")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG_S):
         await done.wait()
     assert await store.exists("/answer") is not None
 

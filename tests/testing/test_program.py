@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.cli.ups import eventually
+from tests.waiting import eventually
 
 from tidemill.client import Admin
 from tidemill.client.admin_types import NewTopic
