@@ -259,6 +259,32 @@ class CutsCommits(Protocol):
         ...
 
 
+class ListedWatch:
+    """A watch of a store that keeps its watches in a list; cancelled, it leaves that list.
+
+    It is told of commits after `since`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        callback: Callable[[Event], None],
+        recursive: bool,
+        listed_in: list[ListedWatch],
+        since: int = -1,
+    ) -> None:
+        self.path = path
+        self.callback = callback
+        self.recursive = recursive
+        self.since = since
+        self._listed_in = listed_in
+        listed_in.append(self)
+
+    def cancel(self) -> None:
+        if self in self._listed_in:
+            self._listed_in.remove(self)
+
+
 class SingleWrites(ABC):
     """One write is a transaction of one: what every engine does with it."""
 

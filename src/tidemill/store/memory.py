@@ -16,6 +16,7 @@ from typing import Protocol
 from tidemill.clock import Clock
 from tidemill.store.base import (
     Event,
+    ListedWatch,
     Node,
     NoNode,
     Op,
@@ -126,19 +127,6 @@ class MemoryTree:
         return self._children.get(path.rpartition("/")[0] or "/", {})
 
 
-class _MemoryWatch:
-    def __init__(
-        self, store: MemoryStore, path: str, callback: Callable[[Event], None], recursive: bool
-    ) -> None:
-        self._store = store
-        self.path = path
-        self.callback = callback
-        self.recursive = recursive
-
-    def cancel(self) -> None:
-        self._store.forget(self)
-
-
 class MemoryStore(SingleWrites):
     """One client of a `MemoryTree`; `call_soon` decides when it hears of changes."""
 
@@ -149,8 +137,8 @@ class MemoryStore(SingleWrites):
         self._session_id = 0
         self._session_lost = False
         self._lost_callbacks: list[Callable[[], None]] = []
-        self._watches: list[_MemoryWatch] = []
-        self._heard: deque[tuple[Event, list[_MemoryWatch]]] = deque()
+        self._watches: list[ListedWatch] = []
+        self._heard: deque[tuple[Event, list[ListedWatch]]] = deque()
         self._paused = False
 
     async def open(self, *, session_timeout_ms: int | None) -> None:
@@ -226,15 +214,9 @@ class MemoryStore(SingleWrites):
 
     def watch(
         self, path: str, callback: Callable[[Event], None], *, recursive: bool = False
-    ) -> _MemoryWatch:
+    ) -> ListedWatch:
         check_path(path)
-        watch = _MemoryWatch(self, path, callback, recursive)
-        self._watches.append(watch)
-        return watch
-
-    def forget(self, watch: _MemoryWatch) -> None:
-        if watch in self._watches:
-            self._watches.remove(watch)
+        return ListedWatch(path, callback, recursive, self._watches)
 
     def hear(self, events: Sequence[Event]) -> None:
         """Queue the events of one commit for the watches that exist now."""

@@ -29,6 +29,7 @@ from tidemill.executor import Executor, Then
 from tidemill.store.base import (
     BadArguments,
     Event,
+    ListedWatch,
     Node,
     NoNode,
     Op,
@@ -69,7 +70,7 @@ class SqliteStore(SingleWrites):
         self._judges_from_ms = 0
         """Until then others may have been held up as we were: their leases prove nothing."""
         self._lost_callbacks: list[Callable[[], None]] = []
-        self._watches: list[_SqliteWatch] = []
+        self._watches: list[ListedWatch] = []
         self._seen = 0
         self._data_version = -1
         self._behind = False
@@ -327,17 +328,12 @@ class SqliteStore(SingleWrites):
 
     def watch(
         self, path: str, callback: Callable[[Event], None], *, recursive: bool = False
-    ) -> _SqliteWatch:
+    ) -> ListedWatch:
         check_path(path)
         if self._reader is None:
             raise StoreUnavailable("the store is closed")
-        watch = _SqliteWatch(self, path, callback, recursive, self._reader.latest())
-        self._watches.append(watch)
-        return watch
-
-    def forget(self, watch: _SqliteWatch) -> None:
-        if watch in self._watches:
-            self._watches.remove(watch)
+        since = self._reader.latest()
+        return ListedWatch(path, callback, recursive, self._watches, since)
 
     def _poll(self) -> None:
         """Deliver what has been committed since the last look, if anything, a portion at a time."""
@@ -403,25 +399,6 @@ class SqliteStore(SingleWrites):
             action()
 
         self._timers[name] = loop.call_later(interval_ms / 1000, run)
-
-
-class _SqliteWatch:
-    def __init__(
-        self,
-        store: SqliteStore,
-        path: str,
-        callback: Callable[[Event], None],
-        recursive: bool,
-        since: int,
-    ) -> None:
-        self._store = store
-        self.path = path
-        self.callback = callback
-        self.recursive = recursive
-        self.since = since
-
-    def cancel(self) -> None:
-        self._store.forget(self)
 
 
 def live_nodes(path: str | Path, prefix: str, clock: Clock) -> dict[str, Node]:

@@ -20,6 +20,7 @@ from tidemill.client.connection import Connector
 from tidemill.clock import Clock
 from tidemill.store.base import (
     Event,
+    ListedWatch,
     Node,
     NoNode,
     Op,
@@ -61,19 +62,6 @@ class _Call:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
-class _Watch:
-    def __init__(
-        self, store: FarStore, path: str, callback: Callable[[Event], None], recursive: bool
-    ) -> None:
-        self.path = path
-        self.callback = callback
-        self.recursive = recursive
-        self._store = store
-
-    def cancel(self) -> None:
-        self._store.forget(self)
-
-
 class FarStore(SingleWrites):
     """One client of an `Ensemble`; implements `Store` and `KnowsContact`."""
 
@@ -94,7 +82,7 @@ class FarStore(SingleWrites):
         self._numbers = 0
         self._waiting: deque[_Call] = deque()
         self._in_flight: dict[int, _Call] = {}
-        self._watches: list[_Watch] = []
+        self._watches: list[ListedWatch] = []
         self._lost_callbacks: list[Callable[[], None]] = []
 
     # Life
@@ -293,15 +281,9 @@ class FarStore(SingleWrites):
 
     def watch(
         self, path: str, callback: Callable[[Event], None], *, recursive: bool = False
-    ) -> _Watch:
+    ) -> ListedWatch:
         check_path(path)
-        made = _Watch(self, path, callback, recursive)
-        self._watches.append(made)
-        return made
-
-    def forget(self, watch: _Watch) -> None:
-        if watch in self._watches:
-            self._watches.remove(watch)
+        return ListedWatch(path, callback, recursive, self._watches)
 
     def _hear(self, events: Sequence[Event]) -> None:
         self._heard_to += 1
