@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.broker.equal_logs import assert_equal_logs
 from tests.broker.replica_world import (
@@ -22,21 +20,6 @@ from tidemill.wire.messages.fetch import (
 )
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-@pytest.fixture
-def loop() -> Iterator[SimLoop]:
-    made = SimLoop()
-    yield made
-    made.close()
-    assert made.unhandled == []
-
-
-@pytest.fixture
-def world(loop: SimLoop) -> World:
-    made = World(loop)
-    made.create_topic()
-    return made
 
 
 # Replicas come and go.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -34,21 +33,6 @@ from tidemill.wire.messages.fetch import (
 )
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-@pytest.fixture
-def loop() -> Iterator[SimLoop]:
-    made = SimLoop()
-    yield made
-    made.close()
-    assert made.unhandled == []
-
-
-@pytest.fixture
-def world(loop: SimLoop) -> World:
-    made = World(loop)
-    made.create_topic()
-    return made
 
 
 # What is committed.
