@@ -79,6 +79,23 @@ def test_the_latest_time_is_known_after_every_stop(size: int) -> None:
         assert (latest.offset, latest.timestamp) == (number, TIME + number)
 
 
+def test_the_latest_time_is_known_of_a_segment_that_was_cut_and_grew_to_its_old_size() -> None:
+    """It was closed at that size once; what its index said then is not what it has to say now."""
+    disk = CrashDisk()
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    for timestamp in (TIME + 5, TIME):
+        log.append_as_leader(batch(b"x", timestamp=timestamp), leader_epoch=0)
+    size = log.segments[0].size
+    log.roll()
+    log.truncate_to(1)
+    log.append_as_leader(batch(b"y", timestamp=TIME + 9), leader_epoch=1)
+    assert [segment.size for segment in log.segments] == [size]
+    latest = restarted(disk, manager).logs[TP].max_timestamp()
+    assert latest is not None
+    assert (latest.offset, latest.timestamp) == (1, TIME + 9)
+
+
 def test_a_long_tail_gets_its_indexes_and_its_snapshot() -> None:
     disk = CrashDisk()
     manager = manager_on(disk)

@@ -364,6 +364,7 @@ class Segment:
         self.txn_index.truncate(offset)
         self._files.truncate(self.log_path, position)
         self.size = position
+        self._sealed_size = -1  # It may grow to that size again, with other batches.
         self._bytes_since_index = 0
         self._recent = _RecentBatches(self.base_offset)
         try:
