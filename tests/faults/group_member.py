@@ -95,6 +95,14 @@ class Diary:
     def owned(self) -> frozenset[Place]:
         return self.assigned[-1][1] if self.assigned else frozenset()
 
+    def owned_between(self, begin: float, end: float) -> list[frozenset[Place]]:
+        """What the member had when that time began, and all that it had until it ended."""
+        before = [owned for at, owned in self.assigned if at <= begin]
+        return [
+            before[-1] if before else frozenset(),
+            *(owned for at, owned in self.assigned if begin < at <= end),
+        ]
+
 
 # --- the member's side ----------------------------------------------------------------------------
 
