@@ -35,7 +35,7 @@ test: check ## The checks, then all tests in their short form.
 	$(PYTEST) -n 2 --dist loadgroup -m "not soak"
 
 soak: setup ## The long forms: the counts and durations that a release must show.
-	$(PYTEST) -m soak --timeout 7200
+	$(PYTEST) -m "soak or hypothesis" --timeout 7200 --hypothesis-profile soak
 
 SEEDS ?= 1000
 FIRST ?= 0

@@ -12,8 +12,10 @@ from hypothesis import settings
 from tests.reference.kafka import SharedKafka, kafka_jars, shared_kafka, unavailable_reason
 from tests.reference.spark_kafka import connector_jars
 
-# A loaded machine is slow now and then: that is no failure of the code under test.
-settings.register_profile("tidemill", deadline=None)
+# A loaded machine is slow now and then: that is no failure of the code under test. The examples are
+# the same in each run, so that the same code gets the same answer; `make soak` looks for new ones.
+settings.register_profile("tidemill", deadline=None, derandomize=True)
+settings.register_profile("soak", deadline=None)
 settings.load_profile("tidemill")
 
 # A script's background jobs ignore Ctrl-C, and so would all processes that the tests start.
