@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import pytest
@@ -94,6 +95,42 @@ def test_the_latest_time_is_known_of_a_segment_that_was_cut_and_grew_to_its_old_
     latest = restarted(disk, manager).logs[TP].max_timestamp()
     assert latest is not None
     assert (latest.offset, latest.timestamp) == (1, TIME + 9)
+
+
+def test_what_a_power_cut_left_of_a_time_index_is_not_believed_after_the_next_stop() -> None:
+    """A hole and then an entry: recovery takes nothing of it, so a stop must not leave it there."""
+    disk = CrashDisk()
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    log.append_as_leader(batch(b"x", timestamp=TIME), leader_epoch=0)
+    manager.request_flush(log)
+    torn = bytes(12) + struct.pack(">qi", TIME, 0)
+    disk.write_at(f"{HOME}/{0:020d}.timeindex", 0, (torn,))
+    disk.restart()
+    manager = manager_on(disk)
+    manager.logs[TP].append_as_leader(batch(b"y", timestamp=TIME + 9), leader_epoch=0)
+    latest = restarted(disk, manager).logs[TP].max_timestamp()
+    assert latest is not None
+    assert (latest.offset, latest.timestamp) == (1, TIME + 9)
+
+
+def test_the_indexes_of_a_segment_that_ended_just_before_a_power_cut_are_made_again() -> None:
+    """Its records were flushed, and the next one has begun: the recovery point lies between."""
+    disk = CrashDisk()
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    for timestamp in (TIME, TIME + 5):
+        log.append_as_leader(batch(b"x", timestamp=timestamp), leader_epoch=0)
+    manager.request_flush(log)
+    manager.write_checkpoints({TP: log.flushed_offset})
+    log.roll()
+    first = f"{HOME}/{0:020d}.timeindex"
+    disk.truncate(first, 0)
+    disk.write_at(first, 0, (struct.pack(">qi", TIME, 0),))
+    disk.restart()
+    again = manager_on(disk).logs[TP]
+    assert [segment.base_offset for segment in again.segments] == [0, 2]
+    assert again.segments[0].largest_timestamp().timestamp == TIME + 5
 
 
 def test_a_long_tail_gets_its_indexes_and_its_snapshot() -> None:

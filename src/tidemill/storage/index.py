@@ -138,7 +138,9 @@ class _Index:
             entries = self._parse(data)
             with changing:
                 if self._entries is None and self._generation == generation:
-                    self._written = self._in_file = len(entries)
+                    self._written = len(entries)
+                    # What makes no sense is in the file all the same, until `write` cuts it off.
+                    self._in_file = len(data) // self._entry.size
                     self._generation += 1
                     self._entries = entries
                     return entries

@@ -248,9 +248,11 @@ def _report_cut(loaded: Loaded, recovery_point: int) -> None:
 
 
 def _first_to_check(segments: list[Segment], recovery_point: int) -> int:
+    """The segment of the last record that was flushed. Where that is the last of its segment, the
+    next one may have begun just before the crash: the indexes were not flushed then."""
     first = 0
     for slot, segment in enumerate(segments):
-        if segment.base_offset <= recovery_point:
+        if segment.base_offset < recovery_point:
             first = slot
     return first
 
