@@ -114,9 +114,12 @@ def test_what_a_power_cut_left_of_a_time_index_is_not_believed_after_the_next_st
     assert (latest.offset, latest.timestamp) == (1, TIME + 9)
 
 
-def test_the_indexes_of_a_segment_that_ended_just_before_a_power_cut_are_made_again() -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_the_indexes_of_a_segment_that_ended_just_before_a_power_cut_are_made_again(
+    seed: int,
+) -> None:
     """Its records were flushed, and the next one has begun: the recovery point lies between."""
-    disk = CrashDisk()
+    disk = CrashDisk(Random(seed))
     manager = manager_on(disk)
     log = manager.create(TP, TOPIC_ID, LogConfig())
     for timestamp in (TIME, TIME + 5):
@@ -131,6 +134,9 @@ def test_the_indexes_of_a_segment_that_ended_just_before_a_power_cut_are_made_ag
     again = manager_on(disk).logs[TP]
     assert [segment.base_offset for segment in again.segments] == [0, 2]
     assert again.segments[0].largest_timestamp().timestamp == TIME + 5
+    again.append_as_leader(batch(b"y", timestamp=TIME + 6), leader_epoch=0)
+    disk.power_on()
+    assert disk.read_file(first) == struct.pack(">qi", TIME + 5, 1), "it is durable, too"
 
 
 def test_a_long_tail_gets_its_indexes_and_its_snapshot() -> None:

@@ -214,7 +214,8 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
     for segment in segments[first:-1]:
         segment.seal()
     loaded.flushed_offset = loaded.log_end_offset
-    if loaded.truncated_bytes or loaded.log_end_offset != options.recovery_point:
+    has_sealed = len(segments) - first > 1
+    if has_sealed or loaded.truncated_bytes or loaded.log_end_offset != options.recovery_point:
         _note_tail(loaded.unsynced, segments[first:])
 
 
