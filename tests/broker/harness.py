@@ -71,7 +71,7 @@ class Client:
         assert received == sent
         return response
 
-    async def is_closed(self, within_s: float = 10.0) -> bool:
+    async def is_closed(self, within_s: float = 5.0) -> bool:
         """Whether the broker closes the connection, without another byte."""
         try:
             return await asyncio.wait_for(self.reader.read(1), within_s) == b""

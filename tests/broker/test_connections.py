@@ -138,7 +138,7 @@ async def test_half_sent_giants_do_not_stop_good_clients(
             bad = await stack.enter_async_context(connect(server.port))
             bad.writer.write(struct.pack(">i", 100_000_000) + bytes(200_000))
         for _ in range(3):
-            result = await asyncio.wait_for(produce(client, "t", batch([b"x" * 900_000])), 10)
+            result = await asyncio.wait_for(produce(client, "t", batch([b"x" * 900_000])), 5)
             assert result.error_code == 0
 
 
@@ -153,14 +153,14 @@ async def test_a_slow_reader_costs_no_one_else_anything(server: BrokerServer) ->
             for _ in range(300):
                 slow.send(fetch_request("t", 0, max_bytes=50_000_000), 12)
             await asyncio.sleep(0.3)
-            result = await asyncio.wait_for(produce(good, "t", batch([b"v"])), 10)
+            result = await asyncio.wait_for(produce(good, "t", batch([b"v"])), 5)
             assert result.error_code == 0
 
 
 async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
     settings = {"connection.handshake.timeout.ms": "200"}
     async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
-        assert await client.is_closed(5.0)
+        assert await client.is_closed(3.0)
 
 
 async def test_an_unfinished_frame_is_closed(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_an_unfinished_frame_is_closed(tmp_path: Path) -> None:
     async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
         await client.ask(SOFTWARE, 3)
         client.writer.write(struct.pack(">i", 1000) + b"half")
-        assert await client.is_closed()
+        assert await client.is_closed(3.0)
 
 
 async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: P
         async with connect(server.port) as idle, connect(server.port) as waiting:
             await idle.ask(SOFTWARE, 3)
             waiting.send(fetch_request("t", 0, max_wait_ms=1200), 12)
-            assert await idle.is_closed()
+            assert await idle.is_closed(3.0)
             assert (await waiting.receive(FetchRequest, 12))[0] == 1
 
 

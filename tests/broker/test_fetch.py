@@ -343,7 +343,7 @@ async def test_many_idle_connections_cost_the_busy_nothing(
             idle = await stack.enter_async_context(connect(server.port))
             idle.send(fetch_request("t", 0, max_wait_ms=60_000), 12)
         for count in range(20):
-            result = await asyncio.wait_for(produce(client, "t", batch([b"v"]), partition=1), 10)
+            result = await asyncio.wait_for(produce(client, "t", batch([b"v"]), partition=1), 5)
             assert result.base_offset == count
     await asyncio.sleep(0.1)
     assert len(server.purgatory) == 0, "whoever hangs up is forgotten"

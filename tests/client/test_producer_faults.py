@@ -243,7 +243,7 @@ async def test_a_leader_that_is_stuck_while_we_connect_may_be_replaced(
         await asked.wait()
         await asyncio.sleep(0.05)  # What was known when the connection broke is known by now.
         other.lead(T0)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(5):
             await delivery
     assert numbers(other) == [0, 1]
 

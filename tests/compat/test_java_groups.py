@@ -207,9 +207,8 @@ def events(text: str) -> list[Event]:
 
 
 def shape(found: Sequence[Event]) -> list[tuple[str, ...]]:
-    """What the events are and which fields they have; how often they come, is chance. So is the
-    order of the fields in Java, which differs from one JVM to the next."""
-    shapes = [(each["name"], *sorted(each)) for each in found]
+    """What the events are and in which order their fields come; how often, is chance."""
+    shapes = [(each["name"], *each) for each in found]
     return [kind for kind, _ in itertools.groupby(shapes)]
 
 

@@ -55,7 +55,7 @@ def connect(broker: BrokerProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", broker.port), timeout=10)
 
 
-def closed_by_peer(connection: socket.socket, *, within_s: float = 10) -> bool:
+def closed_by_peer(connection: socket.socket, *, within_s: float = 5) -> bool:
     connection.settimeout(within_s)
     try:
         return connection.recv(65536) == b""
@@ -70,7 +70,7 @@ def memory_bytes(broker: BrokerProcess) -> int:
 
 
 def assert_good_client_works(
-    broker: BrokerProcess, *, topic: str = "plain", within_s: float = 10
+    broker: BrokerProcess, *, topic: str = "plain", within_s: float = 5
 ) -> None:
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 10_000})
@@ -148,7 +148,7 @@ def test_a_half_sent_frame_is_cut_off(tmp_path: Path) -> None:
     settings = {"connection.partial.frame.timeout.ms": "1000"}
     with BrokerProcess(tmp_path / "data", settings) as broker, connect(broker) as connection:
         connection.sendall(struct.pack(">i", 1000) + b"\0" * 10)
-        assert closed_by_peer(connection)
+        assert closed_by_peer(connection, within_s=5)
 
 
 def bomb(codec: Codec) -> bytes:

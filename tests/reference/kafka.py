@@ -114,8 +114,7 @@ def java_command(
     jars = kafka_jars()
     if jars is None:
         raise JarsUnavailableError(unavailable_reason())
-    ready = _class_options if java_options is _TOOL_OPTIONS else []
-    return ["java", *java_options, *ready, *_QUIET, "-cp", f"{jars}/*", main_class, *args]
+    return ["java", *java_options, *_QUIET, "-cp", f"{jars}/*", main_class, *args]
 
 
 def run_kafka_tool(
@@ -130,7 +129,7 @@ def run_kafka_tool(
     With `check`, a failing command raises with everything it printed in the message.
     """
     done = subprocess.run(
-        java_command(TOOLS.get(tool, tool), *args),
+        java_command(TOOLS.get(tool, tool), *args, java_options=(*_TOOL_OPTIONS, *_class_options)),
         input=input.decode() if isinstance(input, bytes) else input,
         stdin=subprocess.DEVNULL if input is None else None,
         capture_output=True,
