@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
+
 import pytest
 from tests.storage.cleaning import Cleaning, key
 from tests.storage.helpers import TP, StepExecutor
 
+from tidemill.storage.lookup import TimestampedOffset
+from tidemill.storage.slice import LogSlice
 from tidemill.wire.batch import iter_headers
 
 
@@ -126,3 +131,70 @@ def test_a_read_that_a_swap_overtakes(operation: str, monkeypatch: pytest.Monkey
     assert overtaken
     assert header.base_offset <= 9 <= header.last_offset
     assert header.record_count == 2, "as it was before"
+
+
+@pytest.mark.parametrize("what", ["a slice", "a time"])
+def test_a_reader_who_comes_between_two_names(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule I5: a file that has lost its name, and whose segment has not heard of it, is not gone.
+
+    A thread that asks in this moment gets its records: a consumer who was told that they are
+    deleted would begin elsewhere.
+    """
+    world = Cleaning()
+    for number in range(40):
+        world.put((key(number % 3), b"%d" % number))
+    world.settle()
+    world.log.release_memory()
+    piece = world.log.read(5, max_bytes=200, upper_offset=40)
+    time_ms = world.clock.now_ms()
+    found: Future[object] = Future()
+
+    def read() -> None:
+        try:
+            is_slice = what == "a slice"
+            found.set_result(
+                piece.read_blocking() if is_slice else world.log.offset_for_timestamp(time_ms)
+            )
+        except BaseException as error:  # noqa: BLE001 - it is told below
+            found.set_exception(error)
+
+    reader = threading.Thread(target=read)
+    rename = world.disk.replace
+
+    def rename_slowly(source: str, target: str) -> None:
+        rename(source, target)
+        if source.endswith(".log") and reader.ident is None:
+            reader.start()
+            reader.join(0.1)  # Time enough for as many tries as it likes.
+
+    monkeypatch.setattr(world.disk, "replace", rename_slowly)
+    assert world.clean()
+    reader.join()
+    answer = found.result()
+    if isinstance(answer, bytes):
+        header = next(iter_headers(answer))[1]
+        assert header.base_offset <= 5 <= header.last_offset
+    else:
+        assert isinstance(answer, TimestampedOffset)
+        assert answer.timestamp >= time_ms
+
+
+def test_a_segment_that_is_compacted_twice_before_its_first_files_go() -> None:
+    """Rule I5: both have had the same name, and readers of the first find its own bytes still."""
+    world = Cleaning()
+    world.reconfigure(file_delete_delay_ms=60_000)
+    before: list[tuple[LogSlice, bytes]] = []
+    for life in range(3):
+        for number in range(30):
+            world.put((key(number % 4), b"%d of life %d" % (number, life)))
+        world.settle()
+        piece = world.log.read(0, max_bytes=1000, upper_offset=world.log.log_end_offset)
+        before.append((piece, bytes(piece.read_blocking())))
+        assert world.clean()
+    assert len({data for _, data in before}) == len(before), "compaction changed what is there"
+    for piece, data in before:
+        assert piece.read_blocking() == data
+    world.clock.advance(60_000)
+    world.manager.remove_doomed()
+    assert [piece.read_blocking() for piece, _ in before] == [b"", b"", b""]
+    assert not [name for name in world.names() if name.endswith(".deleted")]

@@ -314,8 +314,9 @@ class TestDirectories:
         )
         manager.run_retention({TP: 6})
         manager.remove_doomed()
-        left = [name for name in disk.listdir(log.directory) if name.endswith(".log.deleted")]
-        assert left == [f"{0:020d}.log.deleted"]
+        left = [name for name in disk.listdir(log.directory) if name.endswith(".deleted")]
+        kinds = ["checksums", "index", "log", "timeindex"]
+        assert left == [f"{0:020d}.{kind}.1.deleted" for kind in kinds]
 
     def test_files_wait_for_a_thread_that_can_delete_them(self) -> None:
         class NoThreads(StepExecutor):

@@ -149,8 +149,9 @@ class TestRead:
         assert read_header(part.read_blocking()).base_offset == 0
         for segment in log.take_doomed(START_MS):
             segment.delete_files()
+        assert part.read_blocking() == b""
         with pytest.raises(ApiError) as caught:
-            part.read_blocking()
+            log.read(0, max_bytes=300, upper_offset=30)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 

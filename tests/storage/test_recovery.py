@@ -270,6 +270,7 @@ def test_leftovers_of_a_crash_go() -> None:
     make(disk, 3)
     names = (
         f"{0:020d}.log.deleted",
+        f"{0:020d}.log.7.deleted",
         f"{9:020d}.log.cleaned",
         f"{9:020d}.snapshot.tmp",
         f"{77:020d}.index",

@@ -74,7 +74,7 @@ def test_files_go_after_the_delay() -> None:
         log.roll()
     clock.advance(2000)
     assert manager.run_retention({TP: 3}) == 3
-    assert [name for name in disk.listdir(log.directory) if name.endswith(".log.deleted")]
+    assert [name for name in disk.listdir(log.directory) if name.endswith(".deleted")]
     clock.advance(500)
     manager.run_retention({TP: 3})
     assert not [name for name in disk.listdir(log.directory) if ".deleted" in name]

@@ -22,6 +22,8 @@ REPLAYED_PER_TURN = 2_000
 READ_BYTES_MIN = 1 << 16
 RECORDS_BYTES_MAX = 64 << 20
 """The largest a compressed batch of an internal topic may become."""
+EMPTY_READS_MAX = 10
+"""How often in a row a file may be deleted under a read, since compaction has made another."""
 
 
 class Loader:
@@ -46,6 +48,7 @@ class Loader:
         self._replay = replay
         self._done = done
         self._stopped = False
+        self._empty_reads = 0
 
     def start(self) -> None:
         self._load_from(self._log.log_start_offset)
@@ -74,6 +77,10 @@ class Loader:
         if error is not None or found is None:
             self._done(error or TidemillError("the log was not read"))
             return
+        self._empty_reads = 0 if found.is_more else self._empty_reads + 1
+        if self._empty_reads > EMPTY_READS_MAX:
+            self._done(TidemillError(f"the log cannot be read beyond offset {found.next_offset}"))
+            return
         self._replay_some(iter(found.records), found.next_offset)
 
     def _replay_some(self, records: Iterator[_Dated], next_offset: int) -> None:
@@ -96,6 +103,7 @@ class _Dated(NamedTuple):
 class _Stretch(NamedTuple):
     records: list[_Dated]
     next_offset: int
+    is_more: bool
 
 
 def _read(found: LogSlice, offset: int, decode: DecodeRecord) -> _Stretch:
@@ -113,6 +121,4 @@ def _read(found: LogSlice, offset: int, decode: DecodeRecord) -> _Stretch:
                 typed = decode(bytes(record.key), value)
                 if typed is not None:
                     records.append(_Dated(typed, record.timestamp))
-    if next_offset == offset:
-        raise TidemillError(f"the log cannot be read beyond offset {offset}")
-    return _Stretch(records, next_offset)
+    return _Stretch(records, next_offset, is_more=next_offset > offset)

@@ -33,6 +33,10 @@ _time_entry = struct.Struct(">qi")
 changing = threading.Lock()
 """Held for some instructions while an index gets other entries; never while a file is read."""
 
+renaming = threading.Lock()
+"""Held while segments change their names, and for no disk by those who read: a thread that did not
+find a file under its name waits for the other name here, instead of trying again and again."""
+
 
 class _Entries:
     """Pairs of numbers. They only get more: a cut makes new ones, so that a thread may go on with
@@ -288,11 +292,16 @@ def read_settled(owner: _HasPath, read: Callable[[str], bytes]) -> bytes:
         try:
             data = read(path)
         except FileMissingError:
-            if path == owner.path:
+            if path == _settled_path(owner):
                 raise
             continue
-        if path == owner.path:
+        if path == _settled_path(owner):
             return data
+
+
+def _settled_path(owner: _HasPath) -> str:
+    with renaming:
+        return owner.path
 
 
 def _entries_of(files: Files, path: str, entry_bytes: int) -> bytes:

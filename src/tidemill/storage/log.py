@@ -19,6 +19,7 @@ from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.storage import lookup, retention
 from tidemill.storage.disk_errors import DiskFullError, FileMissingError
 from tidemill.storage.files import Files
+from tidemill.storage.index import renaming
 from tidemill.storage.log_append import AppendInfo
 from tidemill.storage.log_damage import CheckedLog
 from tidemill.storage.log_replace import ReplaceableLog
@@ -95,7 +96,8 @@ class Log(CheckedLog, ReplaceableLog):
     ) -> TimestampedOffset | None:
         """Look at the log as it is, and again if segments were replaced or cut meanwhile."""
         for _ in range(LOOKUPS_MAX):
-            view = self._lookup_view()
+            with renaming:  # While segments are replaced, half of them are gone.
+                view = self._lookup_view()
             try:
                 found = find(view)
             except FileMissingError:
@@ -333,10 +335,8 @@ class Log(CheckedLog, ReplaceableLog):
             self._roll(self.log_end_offset)  # A log always has a segment to append to.
         dropped = self._segments[:count]
         del self._segments[:count], self._bases[:count]
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        for segment in dropped:
-            segment.mark_deleted()
-            self.doomed.append((due_ms, segment))
+        with renaming:
+            self._doom(dropped, now_ms)
         first = self._bases[0]
         self._forget_damage(first, self.log_end_offset)
         self._forget_snapshots({offset for offset in self._snapshots if offset < first})

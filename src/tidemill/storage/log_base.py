@@ -39,6 +39,7 @@ class LogBase:
         "_bases",
         "_clock",
         "_cuts",
+        "_deletions",
         "_epochs_pending",
         "_files",
         "_flush_jobs",
@@ -109,6 +110,7 @@ class LogBase:
         self._snapshots: set[int] = loaded.snapshots
         self._unsynced_paths: list[str] = []
         self._cuts = 0
+        self._deletions = 0
         self._swap: Swap | None = None
         self._epochs_pending = False
         self._is_new = False
@@ -169,6 +171,15 @@ class LogBase:
             torn = DiskFailedError(f"{self.directory} was left half changed: {error.message}")
             self.dir.fail(torn)
             raise torn from error
+
+    def _doom(self, segments: Sequence[Segment], now_ms: int) -> None:
+        """Rename the files of segments that the log lets go of; they are removed some time later,
+        when nobody reads them any more. The caller holds `renaming`."""
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        for segment in segments:
+            self._deletions += 1
+            segment.mark_deleted(self._deletions)
+            self.doomed.append((due_ms, segment))
 
     # Rolling
 

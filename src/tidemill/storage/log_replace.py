@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemill.storage.files import Files
+from tidemill.storage.index import renaming
 from tidemill.storage.log_append import AppendableLog
 from tidemill.storage.segment import CLEANED, LOG, SEGMENT_SUFFIXES, SWAP, Segment, offset_name
 
@@ -63,7 +64,8 @@ class ReplaceableLog(AppendableLog):
         swap, self._swap = self._swap, None
         if swap is None or self.is_closed or self.dir.is_offline:
             return False
-        self._unbroken(lambda: self._replace(swap))
+        with renaming:
+            self._unbroken(lambda: self._replace(swap))
         return True
 
     def abandon_swap(self) -> None:
@@ -79,10 +81,7 @@ class ReplaceableLog(AppendableLog):
     def _replace(self, swap: Swap) -> None:
         slot = self._slot_of(swap.replaced)
         assert slot is not None  # Whatever takes segments away drops a pending swap first.
-        due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
-        for segment in swap.replaced:
-            segment.mark_deleted()
-            self.doomed.append((due_ms, segment))
+        self._doom(swap.replaced, self._clock.now_ms())
         swap.cleaned.rename_indexes("")
         swap.cleaned.rename_log("")
         swap.cleaned.name_is_durable = True

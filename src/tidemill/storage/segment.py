@@ -24,6 +24,7 @@ from tidemill.storage.index import (
     OffsetIndex,
     TimeIndex,
     TimestampOffset,
+    renaming,
 )
 from tidemill.storage.scan import Read, walk_headers
 from tidemill.storage.txn_index import TransactionIndex
@@ -437,14 +438,24 @@ class Segment:
         """Every file the segment may have, under its present name."""
         return [self._stem + suffix + self._suffix for suffix in SEGMENT_SUFFIXES]
 
-    def mark_deleted(self) -> None:
-        """Rename the files, so that a restart does not take them for the log's."""
+    def mark_deleted(self, number: int) -> None:
+        """Rename the files, so that a restart does not take them for the log's.
+
+        No other segment may ever get the same number: what is compacted again and again is deleted
+        under one offset again and again, and each has readers. The caller holds `renaming`.
+        """
         self.is_gone = True
+        suffix = f".{number}{DELETED}"
         for kind in SEGMENT_SUFFIXES:
             path = self._stem + kind
             if self._files.exists(path):
-                self._files.replace(path, path + DELETED)
-        self._point_at(DELETED)
+                self._files.replace(path, path + suffix)
+        self._point_at(suffix)
+
+    def settled_log_path(self) -> str:
+        """The name of the log file, as soon as nobody is changing it."""
+        with renaming:
+            return self.log_path
 
     def rename_indexes(self, suffix: str) -> None:
         """Move the indexes, which must all exist, to names with another suffix."""

@@ -7,14 +7,14 @@ never stalls the loop.
 
 from __future__ import annotations
 
-from tidemill.errors import ApiError, ErrorCode, WireError
+from tidemill.errors import WireError
 from tidemill.storage.disk_errors import FileMissingError
 from tidemill.storage.files import Files
 from tidemill.storage.scan import Read, WouldBlockError, walk_headers
 from tidemill.storage.segment import Segment
 from tidemill.wire.batch import HEADER_BYTES, read_header
 
-RENAMES_MAX = 3
+NAMES_MAX = 2
 """A segment's file is renamed once, when retention or compaction lets go of it, and then goes."""
 
 
@@ -98,27 +98,31 @@ class LogSlice:
         return self._files.pread_now(self._segment.log_path, self._start, length)
 
     def read_blocking(self) -> bytes:
-        """The bytes, waiting for the disk; for a thread of an executor. None after a cut."""
+        """The bytes, waiting for the disk; for a thread of an executor.
+
+        None after a cut, nor when the file has been deleted meanwhile: whoever asks again learns
+        from the log whether the offset is gone, or has been compacted into another file.
+        """
         segment, start, end = self._segment, self._start, self._end
-        for _ in range(RENAMES_MAX):
+        for _ in range(NAMES_MAX):
             path = segment.log_path
             try:
                 data = self._read(path)
-            except (FileMissingError, WireError):
+            except (FileMissingError, WireError) as error:
                 if self._is_cut():
                     return b""
-                if path == segment.log_path and not segment.is_gone:
+                if path == segment.settled_log_path():
+                    if segment.is_gone and isinstance(error, FileMissingError):
+                        return b""
                     raise
             else:
                 if self._is_cut():
                     return b""
-                if path == segment.log_path:
+                if path == segment.settled_log_path():
                     return data
             # The file was renamed meanwhile, and another may have its old name: look again.
             self._start, self._end = start, end
-        raise ApiError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {self._offset} was deleted while reading"
-        )
+        return b""
 
     def _is_cut(self) -> bool:
         """Whether its bytes may be others by now, which need not begin or end with a batch.
