@@ -108,12 +108,12 @@ class DamageMap:
 
     def _indexed_before(self, start: int, resume_at: int) -> int:
         """A sound batch with at least one more between it and `start`, if there is one."""
-        position = self._index.position_at_most(start)
-        while position > resume_at:
-            position = self._index.position_at_most(position - 1)
-            if self._header(position) is not None:
+        entry = self._index.placed_at_most(start)
+        while entry is not None and entry.position > resume_at:
+            entry = self._index.placed_at_most(entry.position - 1)
+            if entry is not None and self._header(entry.position) is not None:
                 break
-        return max(position, resume_at)
+        return max(entry.position if entry else 0, resume_at)
 
     def _header(self, position: int) -> BatchHeader | None:
         """The header there, unless wrong bytes touch it."""

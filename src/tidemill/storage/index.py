@@ -155,6 +155,13 @@ class _Index:
         raise NotImplementedError
 
 
+class IndexEntry(NamedTuple):
+    """A batch's place: its last offset, relative to the segment's, and where it begins."""
+
+    offset: int
+    position: int
+
+
 class OffsetIndex(_Index):
     """Offsets to positions, both strictly growing."""
 
@@ -168,17 +175,16 @@ class OffsetIndex(_Index):
             if not entries.first or relative_offset > entries.first[-1]:
                 entries.append(relative_offset, position)
 
-    def floor(self, relative_offset: int) -> int:
-        """The position of a batch that ends at or before the offset; 0 if there is none."""
+    def at_most(self, relative_offset: int) -> IndexEntry | None:
+        """The last batch that ends at or before the offset."""
         entries = self._load()
-        slot = bisect_right(entries.first, relative_offset)
-        return entries.second[slot - 1] if slot else 0
+        return _entry_in(entries, bisect_right(entries.first, relative_offset) - 1)
 
-    def position_at_most(self, position: int) -> int:
-        """The last indexed batch boundary at or before `position`; 0 if there is none."""
-        positions = self._load().second
-        slot = bisect_right(positions, position)
-        return positions[slot - 1] if slot else 0
+    def placed_at_most(self, position: int) -> IndexEntry | None:
+        """The last batch that begins at or before the position."""
+        entries = self._load()
+        slot = bisect_right(entries.second, position) - 1
+        return _entry_in(entries, min(slot, len(entries) - 1))
 
     def entries_from(self, position: int) -> Iterator[tuple[int, int]]:
         """Relative offset and position of the entries at or after `position`."""
@@ -187,17 +193,17 @@ class OffsetIndex(_Index):
         start = min(bisect_left(entries.second, position), end)
         return zip(entries.first[start:end], entries.second[start:end], strict=True)
 
-    def last_position(self) -> int:
-        """The last indexed position, 0 without one; reads one entry, not the file."""
+    def last(self) -> IndexEntry | None:
+        """The last entry; reads that one, not the file."""
         if self._entries is None:
-            entry = read_settled(
+            data = read_settled(
                 self, lambda path: _last_entry(self._files, path, OFFSET_ENTRY_BYTES)
             )
-            offset, position = _offset_entry.unpack(entry) if entry else (0, 0)
-            if offset > 0 and position > 0:
-                return int(position)
-        positions = self._load().second
-        return positions[-1] if positions else 0
+            entry = IndexEntry(*_offset_entry.unpack(data)) if data else IndexEntry(0, 0)
+            if entry.offset > 0 and entry.position > 0:
+                return entry
+        entries = self._load()
+        return _entry_in(entries, len(entries) - 1)
 
     def truncate(self, position: int) -> None:
         """Forget the batches that start at or after `position`; `write` tells the file."""
@@ -270,6 +276,10 @@ class TimeIndex(_Index):
             entries.append(timestamp, offset)
             time_before, offset_before = timestamp, offset
         return entries
+
+
+def _entry_in(entries: _Entries, slot: int) -> IndexEntry | None:
+    return IndexEntry(entries.first[slot], entries.second[slot]) if slot >= 0 else None
 
 
 def _last_time(entries: _Entries) -> TimestampOffset | None:

@@ -89,9 +89,9 @@ def latest(view: LogView) -> TimestampedOffset | None:
 
 def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> Record | None:
     start_offset = max(view.log_start_offset, segment.base_offset)
-    relative = segment.time_index.floor(timestamp)
-    relative = max(relative, start_offset - segment.base_offset)
-    start = segment.offset_index.floor(relative)
+    indexed_offset = segment.base_offset + segment.time_index.floor(timestamp)
+    offset = max(indexed_offset, start_offset)
+    start = segment.indexed(view.files.pread).by_offset(offset).position
     for position, header in _sound_headers(view, segment, start):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue

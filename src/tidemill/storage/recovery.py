@@ -267,7 +267,7 @@ def _recover_segment(
     options: OpenOptions,
 ) -> tuple[int, bool]:
     """Scan one segment; its end offset, and whether all of it was good."""
-    start, offset = _scan_start(files, segment, recovery_point)
+    start, offset = segment.indexed(files.pread).by_offset(recovery_point)
     whole_size = segment.size
     segment.restart_indexes(start, max(offset, segment.base_offset))
     segment.reset_end(start)
@@ -318,19 +318,6 @@ def _index_next(files: Files, segment: Segment) -> None:
     """The batch after damage is always in the index: nobody finds it by walking there."""
     header = read_header(files.pread(segment.log_path, segment.size, HEADER_BYTES))
     segment.offset_index.append(header.last_offset - segment.base_offset, segment.size)
-
-
-def _scan_start(files: Files, segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """Position and offset of an indexed batch below the recovery point, if the index is right."""
-    position = segment.offset_index.floor(recovery_point - segment.base_offset)
-    if 0 < position <= segment.size - HEADER_BYTES:
-        try:
-            header = read_header(files.pread(segment.log_path, position, HEADER_BYTES))
-        except WireError:
-            return 0, segment.base_offset
-        if segment.base_offset <= header.base_offset <= recovery_point:
-            return position, header.base_offset
-    return 0, segment.base_offset
 
 
 def _fits(header: BatchHeader, segment: Segment, offset: int, limit: int | None) -> bool:

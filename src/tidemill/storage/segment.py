@@ -26,6 +26,7 @@ from tidemill.storage.index import (
     TimestampOffset,
     renaming,
 )
+from tidemill.storage.indexed import IndexedFile
 from tidemill.storage.scan import Read, walk_headers
 from tidemill.storage.txn_index import TransactionIndex
 from tidemill.wire.batch import BatchHeader
@@ -291,7 +292,7 @@ class Segment:
         if recent.covers(offset):
             slot = bisect_left(recent.last_offsets, offset)
             return recent.positions[slot] if slot < len(recent.last_offsets) else end
-        start = min(self.offset_index.floor(offset - self.base_offset), end)
+        start = self.indexed(read).by_offset(offset).position
         for position, header in walk_headers(read, self.log_path, start, end):
             if header.last_offset >= offset:
                 return position
@@ -301,14 +302,13 @@ class Segment:
         """Whether `locate` needs no index file for this offset."""
         return self.offset_index.is_loaded or self._recent.covers(offset)
 
-    def batch_boundary_at_most(self, position: int) -> int:
-        """An indexed start of a batch at or before the position."""
-        return self.offset_index.position_at_most(position)
+    def indexed(self, read: Read) -> IndexedFile:
+        """The batches that the offset index names."""
+        return IndexedFile(self.offset_index, read, self.log_path, self.base_offset, self.size)
 
     def last_batch(self, read: Read) -> tuple[int, BatchHeader] | None:
         """The last whole batch and its position, found from the end of the index."""
-        start = self.offset_index.last_position()
-        start = start if start < self.size else 0
+        start = self.indexed(read).last().position
         tail = deque(walk_headers(read, self.log_path, start, self.size), maxlen=1)
         return tail[0] if tail else None
 
@@ -389,7 +389,7 @@ class Segment:
         last = self.time_index.last()
         largest = last.timestamp if last else -1
         at = self.base_offset + (last.offset if last else 0)
-        start = min(self.offset_index.floor(at - self.base_offset), self.size)
+        start = self.indexed(self._files.pread).by_offset(at).position
         try:
             for _, header in walk_headers(self._files.pread, self.log_path, start, self.size):
                 if header.max_timestamp > largest:

@@ -153,7 +153,7 @@ class LogSlice:
 
     def _cut(self, read: Read, start: int, end: int) -> int:
         """Where to stop so that whole batches fit: at an indexed one, or after the first."""
-        boundary = self._segment.batch_boundary_at_most(start + self._max_bytes)
+        boundary = self._segment.indexed(read).by_position(start + self._max_bytes).position
         if boundary > start:
             return boundary
         path = self._segment.log_path
