@@ -39,6 +39,15 @@ def apache_kafka(run_dir: Path) -> Iterator[SharedKafka]:
         yield kafka
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _what_killed_drivers_leave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A killed Spark clears nothing away: what is temporary to it is in the folder of this run."""
+    folder = tmp_path_factory.mktemp("java")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", f"-Djava.io.tmpdir={folder}")
+        yield
+
+
 NO_TIME_TO_START = "Python worker failed to connect back"
 """Spark's words: it gives each Python process ten seconds, whatever else the machine has to do."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -11,14 +13,16 @@ import pytest
 from tests.storage.cleaning import COMPACTED, Cleaning, key
 from tests.storage.helpers import DIR, TP, StepExecutor
 from tests.storage.scrub_helpers import flip, scrub
+from tests.waiting import LONG_S
 
+from tidemill.errors import ApiError
 from tidemill.executor import InlineExecutor, Then
 from tidemill.storage import cleaner as cleaner_module
 from tidemill.storage.checkpoint import RECOVERY_POINTS, read_offsets
 from tidemill.storage.checksums import INTERVAL_BYTES
 from tidemill.storage.cleaner_run import CleaningRun
 from tidemill.storage.cleaner_source import SuspectSegmentError, sound_batches
-from tidemill.storage.disk_errors import OutOfFilesError
+from tidemill.storage.disk_errors import DiskFailedError, OutOfFilesError
 from tidemill.storage.log import Log
 from tidemill.types import TopicPartition
 from tidemill.wire.batch import iter_headers
@@ -298,3 +302,31 @@ def test_a_pass_waits_for_a_thread(refused: int) -> None:
     assert world.clean()
     assert executor.left < 0
     assert world.cleaner.totals.aborted_passes == 0
+
+
+def test_whoever_hears_that_a_swap_broke_off_may_read() -> None:
+    """A failed rename takes the directory offline, and listeners are told of that at once."""
+    world = Cleaning()
+    for number in range(40):
+        world.put((key(number % 3), b"%d" % number))
+    world.settle()
+    world.log.release_memory()
+    heard: list[str] = []
+
+    def hear(path: str, _: object) -> None:
+        with suppress(ApiError):  # Half of its segments are gone.
+            world.log.offset_for_timestamp(0)
+        heard.append(path)
+
+    def refuse(source: str, target: str) -> None:
+        if source.endswith(".index"):
+            raise DiskFailedError(f"{source} cannot be renamed")
+        rename(source, target)
+
+    rename, world.disk.replace = world.disk.replace, refuse  # type: ignore[method-assign]
+    world.manager.on_dir_failure = hear
+    cleaner = threading.Thread(target=world.clean, daemon=True)
+    cleaner.start()
+    cleaner.join(LONG_S)
+    assert heard == [DIR], "it waits for ever"
+    assert world.log.dir.is_offline

@@ -11,7 +11,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from tests.storage.helpers import TOPIC_ID, TP, StepExecutor, batch, manager_on, read_all
+from tests.storage.helpers import TOPIC_ID, TP, StepExecutor, batch, fill, manager_on, read_all
 from tests.storage.scrub_helpers import flip
 from tests.waiting import LONG_S
 
@@ -440,3 +440,53 @@ class TestDamage:
 def offsets_from(log: Log, offset: int) -> list[int]:
     data = log.read(offset, max_bytes=1 << 20, upper_offset=log.log_end_offset).read_blocking()
     return [header.base_offset for _, header in iter_headers(data)]
+
+
+def test_a_lookup_while_a_log_begins_anew_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule B6: it finds the log as it will be, and is not told to try again."""
+    disk, config = CrashDisk(), LogConfig(segment_bytes=600)
+    log = manager_on(disk, config=config).create(TP, TOPIC_ID, config)
+    fill(log, 40)
+    flush_names, first_path = disk.fsync_dir, log.segments[0].log_path
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.append(log.offset_for_timestamp(0)))
+
+    def meet_a_reader(path: str) -> None:
+        if reader.ident is None and not disk.exists(first_path):
+            reader.start()
+            reader.join(0.1)  # Time enough for as many tries as it likes.
+        flush_names(path)
+
+    monkeypatch.setattr(disk, "fsync_dir", meet_a_reader)
+    log.truncate_fully_and_start_at(50)
+    reader.join()
+    assert found == [None], "the new log is empty"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_cut_while_a_transaction_is_cut_off(seed: int) -> None:
+    """Rules D8 and H10: of two files, the disk may keep the cut of one and not of the other. Where
+    the marker is back, read_committed readers have to be told what it aborted."""
+    outcomes = set()
+    for steps in range(60):
+        disk = CrashDisk(Random(seed))
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        fill(log, 4)
+        records = batch(b"t", producer_id=11, epoch=0, sequence=0, transactional=True)
+        log.append_as_leader(records, leader_epoch=0)
+        marker = build_marker(
+            ControlType.ABORT, producer_id=11, producer_epoch=0, coordinator_epoch=1, timestamp=1
+        )
+        log.append_as_leader(bytearray(marker), leader_epoch=0, producer_check=False)
+        manager.request_flush(log)
+        manager.write_checkpoints({TP: log.log_end_offset})
+        disk.cut_after(steps)
+        with suppress(PowerCut):
+            log.truncate_to(3)
+        disk.power_on()
+        again = manager_on(disk).logs[TP]
+        aborted = [entry[:3] for entry in again.aborted_transactions(0, again.log_end_offset)]
+        assert aborted == ([(11, 4, 5)] if again.log_end_offset == 6 else [])
+        outcomes.add(again.log_end_offset)
+    assert outcomes == {3, 6}, "some cuts came to the disk, and some did not"

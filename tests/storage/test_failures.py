@@ -9,8 +9,18 @@ from uuid import UUID
 
 import pytest
 from tests.storage.cleaning import COMPACTED, Cleaning, key
-from tests.storage.helpers import DIR, TOPIC_ID, TP, StepExecutor, batch, manager_on, values
+from tests.storage.helpers import (
+    DIR,
+    TOPIC_ID,
+    TP,
+    StepExecutor,
+    batch,
+    manager_on,
+    read_all,
+    values,
+)
 
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Then
 from tidemill.storage import checkpoint
 from tidemill.storage.checkpoint import LEADER_EPOCHS
@@ -317,6 +327,30 @@ class TestDirectories:
         left = [name for name in disk.listdir(log.directory) if name.endswith(".deleted")]
         kinds = ["checksums", "index", "log", "timeindex"]
         assert left == [f"{0:020d}.{kind}.1.deleted" for kind in kinds]
+
+    def test_retention_without_room_for_another_name(self) -> None:
+        """Rule E8: what makes room goes at once where the disk has none for longer names, and a
+        reader at the old start is told that its records are gone, not given others."""
+        disk = FullDisk()
+        config = LogConfig(segment_bytes=200, retention_bytes=300, file_delete_delay_ms=60_000)
+        manager = manager_on(disk, config=config)
+        log = manager.create(TP, TOPIC_ID, config)
+        append(log, 6)
+        piece = log.read(0, max_bytes=100, upper_offset=6)
+        disk.refuses = lambda operation, path: (
+            operation == "replace" and path.endswith(".index.1.deleted")
+        )
+        assert manager.run_retention({TP: 6}) > 1
+        names = disk.listdir(log.directory)
+        assert not [name for name in names if name.startswith(f"{0:020d}.")]
+        assert [name for name in names if name.endswith(".log.2.deleted")], "the next had room"
+        assert not log.dir.is_offline
+        assert log.log_start_offset == log.segments[0].base_offset > 0
+        assert piece.read_blocking() == b""
+        with pytest.raises(ApiError) as caught:
+            log.read(0, max_bytes=100, upper_offset=6)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert read_all(log)
 
     def test_files_wait_for_a_thread_that_can_delete_them(self) -> None:
         class NoThreads(StepExecutor):

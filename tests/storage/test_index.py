@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.storage import index as index_module
-from tidemill.storage.index import OffsetIndex, TimeIndex
+from tidemill.storage.index import IndexEntry, OffsetIndex, TimeIndex
 from tidemill.storage.txn_index import AbortedTransaction, TransactionIndex
 from tidemill.testing.disk import CrashDisk
 
@@ -36,12 +36,17 @@ def test_the_last_entry_before(entries: list[tuple[int, int]], asked: int) -> No
     for offset, position in entries:
         index.append(offset, position)
     index.write()
+    before = [0, *(offset for offset, _ in entries)]
+    expected = [IndexEntry(*entry, after) for entry, after in zip(entries, before, strict=False)]
     for one in (index, OffsetIndex(disk, "/i")):
-        by_offset = [entry for entry in entries if entry[0] <= asked]
+        by_offset = [entry for entry in expected if entry.offset <= asked]
         assert one.at_most(asked) == (by_offset[-1] if by_offset else None)
-        by_position = [entry for entry in entries if entry[1] <= asked]
+        by_position = [entry for entry in expected if entry.position <= asked]
         assert one.placed_at_most(asked) == (by_position[-1] if by_position else None)
-    assert OffsetIndex(disk, "/i").last() == entries[-1]
+    assert index.last() == expected[-1]
+    last_in_file = OffsetIndex(disk, "/i").last()
+    assert last_in_file is not None
+    assert last_in_file[:2] == entries[-1]
 
 
 @given(GROWING, st.integers(0, 20_000))

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, read_all
+from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, fill, manager_on, read_all
 
 from tidemill.storage.index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tidemill.storage.indexed import WRONG_ENTRIES_MAX, IndexedBatch, IndexedFile
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
-from tidemill.storage.scan import WouldBlockError
+from tidemill.storage.scan import WouldBlockError, walk_headers
 from tidemill.storage.segment import UNINDEXED_BYTES_MAX
+from tidemill.storage.txn_index import ENTRY_BYTES, AbortedTransaction
 from tidemill.testing.disk import CrashDisk
 from tidemill.wire.batch import crc_matches, iter_headers
+from tidemill.wire.control import ControlType, build_marker
 
 INDEX = f"{DIR}/{TP}/{0:020d}.index"
 TIME = 1_700_000_000_000
@@ -90,21 +92,112 @@ def test_every_entry_torn_at_every_byte(kept_bytes: int, rest: str) -> None:
 @pytest.mark.parametrize("kept_bytes", range(1, OFFSET_ENTRY_BYTES))
 def test_a_torn_entry_that_becomes_the_last_one(kept_bytes: int) -> None:
     """Rules E4 and D8: the log is cut behind it, stopped in order and started again."""
-    disk, index = written()
-    for entry in range(2, len(index) // OFFSET_ENTRY_BYTES, 7):
+    for entry in range(2, 32, 7):
+        disk, index = written()
         manager = started_on(disk, torn(index, entry, kept_bytes, "is there"))
         log = manager.logs[TP]
-        end = int.from_bytes(index[OFFSET_ENTRY_BYTES * entry :][:4]) + 1
+        end = int.from_bytes(index[OFFSET_ENTRY_BYTES * entry :][:4]) + 1 + 8
         log.truncate_to(end)
+        check_latest(log)
         manager.shutdown({TP: end})
         disk.restart()
         again = manager_on(disk, config=CONFIG).logs[TP]
         assert again.log_end_offset == end
+        check_latest(again)
         check_reads(again, step=1, max_bytes=5000)
-        largest = again.max_timestamp()
-        assert largest is not None
-        assert largest.timestamp == TIME + end // 4 - 1
-        disk, index = written()
+
+
+def check_latest(log: Log) -> None:
+    largest = log.max_timestamp()
+    assert largest is not None
+    assert largest.timestamp == TIME + log.log_end_offset // 4 - 1
+
+
+@pytest.mark.parametrize("kept_bytes", range(1, OFFSET_ENTRY_BYTES))
+def test_records_that_are_batches_themselves(kept_bytes: int) -> None:
+    """A log of logs: what is left of an entry points at a batch that is a record's value."""
+    disk, inner = CrashDisk(), bytes(batch(b"inner"))
+    manager = manager_on(disk, config=CONFIG)
+    log = manager.create(TP, TOPIC_ID, CONFIG)
+    for number in range(120):
+        log.append_as_leader(nesting(inner, log.segments[-1].size, number), leader_epoch=0)
+    log.segments[-1].write_indexes()
+    manager.request_flush(log)
+    manager.write_checkpoints({TP: log.log_end_offset})
+    index = disk.read_file(INDEX)
+    for entry in range(len(index) // OFFSET_ENTRY_BYTES):
+        check_reads(
+            started_on(disk, torn(index, entry, kept_bytes, "is there")).logs[TP], 2, max_bytes=5000
+        )
+
+
+def nesting(inner: bytes, position: int, number: int) -> bytearray:
+    """A batch for this position of a file, with others inside at each multiple of 256 bytes."""
+    for padding in range(256):
+        value = bytes(padding) + (inner + bytes(256 - len(inner))) * 4
+        data = batch(value, timestamp=TIME + number)
+        if (position + bytes(data).index(inner)) % 256 == 0:
+            return data
+    raise AssertionError
+
+
+class TestTransactions:
+    """The aborted transactions of a segment, the last of which was not flushed, and is torn."""
+
+    AT = f"{DIR}/{TP}/{0:020d}.txnindex"
+
+    def written(self, flushed: int) -> tuple[CrashDisk, bytes, list[AbortedTransaction]]:
+        """So many were flushed; one more began before the recovery point, and ended behind it."""
+        disk = CrashDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        for producer_id in range(flushed + 1):
+            first = batch(b"t", producer_id=producer_id, epoch=0, sequence=0, transactional=True)
+            log.append_as_leader(first, leader_epoch=0)
+        for producer_id in range(flushed):
+            self.abort(log, producer_id)
+        fill(log, 300)
+        manager.request_flush(log)
+        manager.write_checkpoints({TP: log.log_end_offset})
+        fill(log, 10)
+        self.abort(log, flushed)
+        return disk, disk.read_file(self.AT), log.aborted_transactions(0, log.log_end_offset)
+
+    def abort(self, log: Log, producer_id: int) -> None:
+        marker = build_marker(
+            ControlType.ABORT,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=1,
+            timestamp=TIME,
+        )
+        log.append_as_leader(bytearray(marker), leader_epoch=0, producer_check=False)
+
+    @pytest.mark.parametrize("flushed", [0, 1, 2])
+    @pytest.mark.parametrize("kept_bytes", range(ENTRY_BYTES))
+    def test_an_entry_torn_at_every_byte(self, kept_bytes: int, flushed: int) -> None:
+        """Rule H10: readers are told of the transactions that were aborted, and of no others."""
+        disk, index, aborted = self.written(flushed)
+        assert len(aborted) == flushed + 1
+        rest = bytes(ENTRY_BYTES - kept_bytes)
+        disk.write_at(self.AT, 0, (index[: flushed * ENTRY_BYTES + kept_bytes] + rest,))
+        disk.restart()
+        log = manager_on(disk).logs[TP]
+        assert log.aborted_transactions(0, log.log_end_offset) == aborted
+
+    @pytest.mark.parametrize("flushed", [0, 1, 2])
+    @pytest.mark.parametrize("kept_bytes", [0, 25, 26, 33, 34])
+    def test_and_its_marker_is_lost(self, kept_bytes: int, flushed: int) -> None:
+        disk, index, aborted = self.written(flushed)
+        rest = bytes(ENTRY_BYTES - kept_bytes)
+        disk.write_at(self.AT, 0, (index[: flushed * ENTRY_BYTES + kept_bytes] + rest,))
+        path = f"{DIR}/{TP}/{0:020d}.log"
+        *_, last = walk_headers(disk.pread, path, 0, disk.size(path))
+        disk.truncate(path, last[0])
+        disk.restart()
+        log = manager_on(disk).logs[TP]
+        assert log.log_end_offset == aborted[-1].last_offset
+        assert log.aborted_transactions(0, log.log_end_offset) == aborted[:-1]
 
 
 def test_an_index_that_is_wrong_from_end_to_end() -> None:
@@ -160,6 +253,13 @@ class TestIndexedFile:
     def test_a_place_where_no_batch_begins(self, lost: int) -> None:
         indexed = self.indexed((5, self.second), (6, self.third - lost))
         assert self.found(indexed) == [(self.second, 2)] * 3
+
+    def test_a_batch_that_begins_before_the_entry_before(self) -> None:
+        """It is none, but the inside of one: batches do not overlap."""
+        indexed = self.indexed((5, self.second), (6, self.third))
+        again = self.indexed((5, self.second), (6, self.second + 1))
+        assert indexed.by_position(self.third) == (self.third, 6)
+        assert again.by_position(self.third) == (self.second, 2)
 
     def test_a_batch_that_begins_behind_the_offset(self) -> None:
         """The offset lost its last bytes: who looks for offset 3 must not begin at 6."""

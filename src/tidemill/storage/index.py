@@ -34,8 +34,9 @@ changing = threading.Lock()
 """Held for some instructions while an index gets other entries; never while a file is read."""
 
 renaming = threading.Lock()
-"""Held while segments change their names, and for no disk by those who read: a thread that did not
-find a file under its name waits for the other name here, instead of trying again and again."""
+"""Held by the loop while segments change their names, and by those who read for a look at a name: a
+thread that did not find a file waits for its other name here, instead of trying again and again.
+Nobody may be told of anything meanwhile, who might want to read."""
 
 
 class _Entries:
@@ -160,6 +161,8 @@ class IndexEntry(NamedTuple):
 
     offset: int
     position: int
+    after: int
+    """The last offset of the batch that the entry before names, so the batch begins behind it."""
 
 
 class OffsetIndex(_Index):
@@ -199,9 +202,9 @@ class OffsetIndex(_Index):
             data = read_settled(
                 self, lambda path: _last_entry(self._files, path, OFFSET_ENTRY_BYTES)
             )
-            entry = IndexEntry(*_offset_entry.unpack(data)) if data else IndexEntry(0, 0)
-            if entry.offset > 0 and entry.position > 0:
-                return entry
+            offset, position = _offset_entry.unpack(data) if data else (0, 0)
+            if offset > 0 and position > 0:
+                return IndexEntry(offset, position, 0)
         entries = self._load()
         return _entry_in(entries, len(entries) - 1)
 
@@ -279,7 +282,11 @@ class TimeIndex(_Index):
 
 
 def _entry_in(entries: _Entries, slot: int) -> IndexEntry | None:
-    return IndexEntry(entries.first[slot], entries.second[slot]) if slot >= 0 else None
+    if slot < 0:
+        return None
+    # The first batch of a segment is never indexed: what is begins behind the base offset.
+    after = entries.first[slot - 1] if slot else 0
+    return IndexEntry(entries.first[slot], entries.second[slot], after)
 
 
 def _last_time(entries: _Entries) -> TimestampOffset | None:

@@ -8,13 +8,14 @@ when somebody goes by it: it counts if a batch is where it says, and else the on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from tidemill.errors import WireError
 from tidemill.storage.index import IndexEntry, OffsetIndex
-from tidemill.storage.scan import Read, WouldBlockError
+from tidemill.storage.scan import Read, WouldBlockError, walk_headers
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 WRONG_ENTRIES_MAX = 16
@@ -46,6 +47,22 @@ class IndexedFile:
         asked = self.index.at_most(offset - self.base_offset)
         return self._sound(asked, lambda entry: self.index.at_most(entry.offset - 1))
 
+    def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers from the one that `by_offset` finds on, without an extra read."""
+        entry = self.index.at_most(offset - self.base_offset)
+        for _ in range(WRONG_ENTRIES_MAX):
+            if entry is None:
+                break
+            batches = walk_headers(self.read, self.path, entry.position, self.end)
+            try:
+                first = next(batches, None)
+            except WireError:
+                first = None
+            if first is not None and self._is_named(first[1], entry):
+                return chain((first,), batches)
+            entry = self.index.at_most(entry.offset - 1)
+        return walk_headers(self.read, self.path, 0, self.end)
+
     def by_position(self, position: int) -> IndexedBatch:
         """The same for the last that begins at or before a position in the file."""
         return self._sound(self.index.placed_at_most(position), self._placed_before)
@@ -53,14 +70,6 @@ class IndexedFile:
     def last(self) -> IndexedBatch:
         """The same for the last of all; reads one entry of the index file, and not all."""
         return self._sound(self.index.last(), self._placed_before)
-
-    def _names_batch(self, entry: IndexEntry, header: BatchHeader) -> bool:
-        """Whether this can be the batch that the entry is for.
-
-        It ends with the entry's offset in our indexes. Apache Kafka writes one entry for several
-        batches, with the place of the first and the offset of the last.
-        """
-        return 0 <= header.base_offset - self.base_offset <= entry.offset
 
     def _placed_before(self, entry: IndexEntry) -> IndexEntry | None:
         return self.index.placed_at_most(entry.position - 1)
@@ -72,10 +81,19 @@ class IndexedFile:
             if entry is None:
                 break
             header = self._header(entry.position)
-            if header is not None and self._names_batch(entry, header):
+            if header is not None and self._is_named(header, entry):
                 return IndexedBatch(entry.position, header.base_offset)
             entry = before(entry)
         return IndexedBatch(0, self.base_offset)
+
+    def _is_named(self, header: BatchHeader, entry: IndexEntry) -> bool:
+        """Whether the entry can be about this batch.
+
+        It ends with the entry's offset in our indexes. Apache Kafka writes one entry for several
+        batches, with the place of the first and the offset of the last.
+        """
+        begins, ends = header.base_offset - self.base_offset, header.last_offset - self.base_offset
+        return entry.after < begins and ends <= entry.offset
 
     def _header(self, position: int) -> BatchHeader | None:
         if position > self.end - HEADER_BYTES:

@@ -180,7 +180,9 @@ class Log(CheckedLog, ReplaceableLog):
         self._drop_swap()
         kept = bisect_right(self._bases, offset)
         position, end_offset = self._place_of_cut(self._segments[kept - 1], offset)
-        if kept < len(self._segments):
+        if kept < len(self._segments) or self._segments[-1].txn_index.reaches(end_offset):
+            # Of several files, a crash may keep what was cut off one and not what was cut off
+            # another: a start must look at all that is behind the cut.
             self._lower_recovery_point(end_offset)
         self._unbroken(lambda: self._cut(kept, position, end_offset))
 
@@ -263,16 +265,17 @@ class Log(CheckedLog, ReplaceableLog):
         self._unbroken(lambda: self._begin_anew(offset))
 
     def _begin_anew(self, offset: int) -> None:
-        self._remove_segments(self._segments)
-        self._forget_snapshots(set(self._snapshots))
-        # What is gone must not come back beside the new segment.
-        self._files.fsync_dir(self.directory)
-        segment = Segment(
-            self._files, self.directory, offset, size=-1, created_ms=self._clock.now_ms()
-        )
-        segment.create()
-        self._segments[:] = [segment]
-        self._bases[:] = [offset]
+        with renaming:  # Whoever looks something up waits for the segment that there will be.
+            self._remove_segments(self._segments)
+            self._forget_snapshots(set(self._snapshots))
+            # What is gone must not come back beside the new segment.
+            self._files.fsync_dir(self.directory)
+            segment = Segment(
+                self._files, self.directory, offset, size=-1, created_ms=self._clock.now_ms()
+            )
+            segment.create()
+            self._segments[:] = [segment]
+            self._bases[:] = [offset]
         self._reserve_space()
         self.producers.reset((), offset)
         self.leader_epochs.clear()
@@ -335,12 +338,13 @@ class Log(CheckedLog, ReplaceableLog):
             self._roll(self.log_end_offset)  # A log always has a segment to append to.
         dropped = self._segments[:count]
         del self._segments[:count], self._bases[:count]
+        # With the segments: a reader who asked for what they held would be sent to the last one.
+        self.log_start_offset = max(self.log_start_offset, self._bases[0])
         with renaming:
             self._doom(dropped, now_ms)
         first = self._bases[0]
         self._forget_damage(first, self.log_end_offset)
         self._forget_snapshots({offset for offset in self._snapshots if offset < first})
-        self.log_start_offset = max(self.log_start_offset, self._bases[0])
         self.epochs_dirty |= self.leader_epochs.truncate_from_start(self.log_start_offset)
 
     def take_doomed(self, now_ms: int) -> list[Segment]:

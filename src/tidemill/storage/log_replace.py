@@ -64,8 +64,7 @@ class ReplaceableLog(AppendableLog):
         swap, self._swap = self._swap, None
         if swap is None or self.is_closed or self.dir.is_offline:
             return False
-        with renaming:
-            self._unbroken(lambda: self._replace(swap))
+        self._unbroken(lambda: self._replace(swap))
         return True
 
     def abandon_swap(self) -> None:
@@ -81,12 +80,13 @@ class ReplaceableLog(AppendableLog):
     def _replace(self, swap: Swap) -> None:
         slot = self._slot_of(swap.replaced)
         assert slot is not None  # Whatever takes segments away drops a pending swap first.
-        self._doom(swap.replaced, self._clock.now_ms())
-        swap.cleaned.rename_indexes("")
-        swap.cleaned.rename_log("")
-        swap.cleaned.name_is_durable = True
-        self._segments[slot : slot + len(swap.replaced)] = [swap.cleaned]
-        self._bases[slot : slot + len(swap.replaced)] = [swap.cleaned.base_offset]
+        with renaming:
+            self._doom(swap.replaced, self._clock.now_ms())
+            swap.cleaned.rename_indexes("")
+            swap.cleaned.rename_log("")
+            swap.cleaned.name_is_durable = True
+            self._segments[slot : slot + len(swap.replaced)] = [swap.cleaned]
+            self._bases[slot : slot + len(swap.replaced)] = [swap.cleaned.base_offset]
         gone = {segment.base_offset for segment in swap.replaced} - {swap.cleaned.base_offset}
         self._forget_snapshots(gone & self._snapshots)
 

@@ -16,6 +16,7 @@ from tidemill.storage.producer_snapshot import load_newest
 from tidemill.storage.producer_state import ProducerStates
 from tidemill.storage.scan import walk_headers
 from tidemill.storage.segment import Segment
+from tidemill.storage.txn_index import AbortedTransaction
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, read_header
 from tidemill.wire.control import EndTransactionMarker, read_marker
 
@@ -107,10 +108,40 @@ def rebuild_producers(
     begin = producers.map_end_offset
     for segment in from_offset(segments, txn_from):
         segment.txn_index.truncate(txn_from)
+        _drop_torn_aborts(files, segment)
     if begin >= end_offset:
         return
     for segment in from_offset(segments, begin):
         _replay_segment(files, segment, producers, begin, txn_from)
+
+
+def _drop_torn_aborts(files: Files, segment: Segment) -> None:
+    """Forget the last aborted transactions if their markers are not where they say.
+
+    What was not flushed is about markers from the recovery point on, and is indexed anew. But an
+    entry of which a power cut left some bytes may seem to be about an earlier offset.
+    """
+    while entries := segment.txn_index.entries():
+        last = entries[-1]
+        try:
+            position = segment.locate(last.last_offset, files.pread)
+            header = _header_at(files, segment, position)
+        except WireError:
+            return  # Damage is no fault of the index.
+        if header is not None and _is_marker_of(last, header):
+            return
+        segment.txn_index.truncate(last.last_offset)
+
+
+def _is_marker_of(aborted: AbortedTransaction, header: BatchHeader) -> bool:
+    is_theirs = header.is_control and header.producer_id == aborted.producer_id
+    return is_theirs and header.base_offset == aborted.last_offset
+
+
+def _header_at(files: Files, segment: Segment, position: int) -> BatchHeader | None:
+    if position > segment.size - HEADER_BYTES:
+        return None
+    return read_header(files.pread(segment.log_path, position, HEADER_BYTES))
 
 
 def from_offset(segments: list[Segment], offset: int) -> list[Segment]:
@@ -177,12 +208,12 @@ def _sound_headers(files: Files, segment: Segment, start: int) -> Iterator[tuple
 def _indexed_after(files: Files, segment: Segment, position: int) -> int:
     """The position of the next batch that the index knows; the segment's end if there is none."""
     for relative, at in segment.offset_index.entries_from(position + 1):
-        if at > segment.size - HEADER_BYTES:
-            break
         try:
-            header = read_header(files.pread(segment.log_path, at, HEADER_BYTES))
+            header = _header_at(files, segment, at)
         except WireError:
             continue
+        if header is None:
+            break
         if header.last_offset == segment.base_offset + relative:
             return at
     return segment.size

@@ -16,7 +16,7 @@ from contextlib import suppress
 from tidemill.errors import WireError
 from tidemill.storage.checksums import CHECKSUMS
 from tidemill.storage.damage import SegmentFiles
-from tidemill.storage.disk_errors import DiskError, DiskFailedError
+from tidemill.storage.disk_errors import DiskError, DiskFailedError, DiskFullError
 from tidemill.storage.files import Buffer, Files
 from tidemill.storage.index import (
     OFFSET_ENTRY_BYTES,
@@ -292,8 +292,7 @@ class Segment:
         if recent.covers(offset):
             slot = bisect_left(recent.last_offsets, offset)
             return recent.positions[slot] if slot < len(recent.last_offsets) else end
-        start = self.indexed(read).by_offset(offset).position
-        for position, header in walk_headers(read, self.log_path, start, end):
+        for position, header in self.indexed(read).batches_from(offset):
             if header.last_offset >= offset:
                 return position
         return end
@@ -446,10 +445,15 @@ class Segment:
         """
         self.is_gone = True
         suffix = f".{number}{DELETED}"
-        for kind in SEGMENT_SUFFIXES:
-            path = self._stem + kind
-            if self._files.exists(path):
-                self._files.replace(path, path + suffix)
+        try:
+            for path in self.paths():
+                if self._files.exists(path):
+                    self._files.replace(path, path + suffix)
+        except DiskFullError:
+            # There is no room for a longer name, and this is what makes room: it goes at once.
+            for path in self.paths():
+                self._files.unlink(path)
+                self._files.unlink(path + suffix)
         self._point_at(suffix)
 
     def settled_log_path(self) -> str:

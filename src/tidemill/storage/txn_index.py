@@ -64,6 +64,11 @@ class TransactionIndex:
         self.is_new_file |= not entries
         entries.append(aborted)
 
+    def reaches(self, offset: int) -> bool:
+        """Whether one of the markers is at or after `offset`."""
+        entries = self.entries()
+        return bool(entries) and entries[-1].last_offset >= offset
+
     def touch(self) -> None:
         """Make the file, empty if there is nothing to say: it then replaces one that said more."""
         self._files.write_at(self.path, 0, (b"",))
