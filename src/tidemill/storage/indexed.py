@@ -29,7 +29,7 @@ class IndexedBatch(NamedTuple):
     base_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one is made for each read, and that would take thrice as long.
 class IndexedFile:
     """A segment's file up to `end`, its index, and a way to read it."""
 
