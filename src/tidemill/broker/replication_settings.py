@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidemill.config import BrokerConfig
 from tidemill.replication.follower import FollowerSettings
-from tidemill.replication.manager import ReplicationSettings
+from tidemill.replication.settings import ReplicationSettings
 from tidemill.replication.throttle import UNLIMITED
 
 FIRST_BACKOFF_MS = 20

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from tidemill.clock import Clock
@@ -35,13 +34,13 @@ from tidemill.image import (
 )
 from tidemill.logs import Sparingly
 from tidemill.replication.channels import IsrChannel, LeaderLink, ReplicaReports
-from tidemill.replication.follower import FollowerSettings
 from tidemill.replication.following import Following
 from tidemill.replication.moving import Moves
 from tidemill.replication.partition import Partition, PartitionSettings, Surroundings
 from tidemill.replication.progress import NO_BROKER_EPOCH
 from tidemill.replication.repair import Repairs
-from tidemill.replication.throttle import UNLIMITED, Throttle
+from tidemill.replication.settings import DEFAULT_SETTINGS, ReplicationSettings
+from tidemill.replication.throttle import Throttle
 from tidemill.storage.log import Log
 from tidemill.storage.manager import LogManager
 from tidemill.types import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
@@ -57,25 +56,6 @@ RETRY_MS = 1_000
 """How long a log that could not be made, or flushed, is left alone before it is tried again."""
 
 Wanted = tuple[TopicImage, PartitionImage]
-
-
-def _unlimited() -> int:
-    return UNLIMITED
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicationSettings:
-    """The broker's settings of replication; the throttles' rates may change at any time."""
-
-    lag_max_ms: int = 30_000
-    follower: FollowerSettings = field(default_factory=FollowerSettings)
-    leader_throttle_rate: Callable[[], int] = _unlimited
-    follower_throttle_rate: Callable[[], int] = _unlimited
-    move_rate: Callable[[], int] = _unlimited
-    """Bytes per second that moves between log directories may copy."""
-
-
-_DEFAULT_SETTINGS = ReplicationSettings()
 
 
 def _nothing(partition: Partition) -> None:
@@ -97,7 +77,7 @@ class ReplicaManager:
         *,
         on_appended: Callable[[Partition], object] = _nothing,
         on_led: Callable[[Partition], object] = _nothing,
-        replication: ReplicationSettings = _DEFAULT_SETTINGS,
+        replication: ReplicationSettings = DEFAULT_SETTINGS,
     ) -> None:
         """`call_later(delay_ms, callback)` is the broker's timing wheel.
 

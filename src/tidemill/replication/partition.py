@@ -217,24 +217,7 @@ class Partition(Readable):
         self._why_gone = why
         self._end_term()
 
-    # Checks.
-
-    def check_leader(self, current_leader_epoch: int = -1) -> None:
-        """Raise unless this broker leads, and the client knows it in the same epoch (rule A4)."""
-        self.check_replica(current_leader_epoch)
-        if not self.is_leader:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def check_replica(self, current_leader_epoch: int = -1) -> None:
-        """Raise unless this replica can be read, in the epoch that the client knows."""
-        if self.is_offline:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the partition's log directory failed")
-        if self.is_gone:
-            raise ApiError(self._why_gone)
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
-            if current_leader_epoch < self.leader_epoch:
-                raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
-            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    # What it is now.
 
     @property
     def effective_min_isr(self) -> int:

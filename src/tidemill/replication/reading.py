@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage.log import Log
 from tidemill.storage.slice import LogSlice
-from tidemill.types import Offset
+from tidemill.types import LeaderEpoch, Offset
 
 READ_COMMITTED = 1
 
 
 class Readable:
-    """A log, and how far it is committed."""
+    """A log, how far it is committed, and who may ask for it here."""
 
     log: Log
     high_watermark: Offset
+    leader_epoch: LeaderEpoch
+    is_leader: bool
+    is_gone: bool
+    is_offline: bool
+    _why_gone: ErrorCode
+
+    def check_leader(self, current_leader_epoch: int = -1) -> None:
+        """Raise unless this broker leads, and the client knows it in the same epoch (rule A4)."""
+        self.check_replica(current_leader_epoch)
+        if not self.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_replica(self, current_leader_epoch: int = -1) -> None:
+        """Raise unless this replica can be read, in the epoch that the client knows."""
+        if self.is_offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the partition's log directory failed")
+        if self.is_gone:
+            raise ApiError(self._why_gone)
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     @property
     def last_stable_offset(self) -> Offset:
