@@ -73,6 +73,7 @@ class World:
         executor: Executor | None = None,
         flush_policy: str = "async",
         min_insync_replicas: int = 1,
+        dirs: tuple[str, ...] = ("/data",),
     ) -> None:
         self.clock = ManualClock()
         self.disk = disk or CrashDisk(Random(1))
@@ -83,7 +84,7 @@ class World:
         self.later: list[Callable[[], None]] = []
         self.image = ClusterImage(cluster_id="c")
         self.logs = LogManager(
-            ["/data"],
+            dirs,
             files=self.disk,
             clock=self.clock,
             random=Random(2),

@@ -334,6 +334,9 @@ class LogManager(LogUpkeep):
             self._places[log.dir.path].log_count -= 1
             log.abandon()
             self._high_watermarks.pop(topic_partition, None)
+            _, copy = self.interrupted_moves.pop(topic_partition, ("", ""))
+            if copy:
+                self.drop_move(copy)  # Whatever gets this name next, the copy is not of it (A11).
         return log
 
     def _rename(self, log: Log, suffix: str) -> str:
