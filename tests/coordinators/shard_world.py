@@ -41,9 +41,12 @@ class ShardWorld:
         *,
         runtime_settings: RuntimeSettings | None = None,
         executor: StepExecutor | None = None,
+        dirs: tuple[str, ...] = ("/data",),
     ) -> None:
         self.soon: deque[Callable[[], object]] = deque()
-        self.world = World(flush_policy="ack", executor=executor or SoonExecutor(self.soon))
+        self.world = World(
+            flush_policy="ack", executor=executor or SoonExecutor(self.soon), dirs=dirs
+        )
         self.clock = self.world.clock
         self.wheel = TimingWheel(self.clock)
         self.around = Surroundings(self.clock, Random(3), settings or ShardSettings())

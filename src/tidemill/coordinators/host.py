@@ -19,12 +19,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tidemill.clock import Clock
 from tidemill.coordinators.commitment import WAITING_MAX, Commitment
 from tidemill.coordinators.loading import Loader
+from tidemill.coordinators.machinery import Machinery
 from tidemill.coordinators.result import (
     CoordinatorRecord,
     Encoded,
@@ -36,18 +35,19 @@ from tidemill.coordinators.result import (
 from tidemill.coordinators.shard_timers import ShardTimers
 from tidemill.coordinators.write_errors import coordinator_error
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.executor import Executor
 from tidemill.invariant import invariant
 from tidemill.replication.partition import ACKS_ALL, Partition, PendingAppend
 from tidemill.storage.log import AppendInfo
-from tidemill.timers import TimerHandle, TimingWheel
+from tidemill.timers import TimerHandle
 from tidemill.wire.compression import Codec
 from tidemill.wire.records import BatchBuilder
 
 log = logging.getLogger(__name__)
 
 GATHERED_BYTES_MAX = 256 << 10
-LINGER_ONE_TURN = -1
+LOAD_RETRY_MS = 1_000
+LOAD_RETRY_MS_MAX = 60_000
+"""How long a load that failed is left alone, at first and at last: the wait doubles each time."""
 
 R = TypeVar("R")
 
@@ -63,27 +63,6 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
-    """How the internal topic is written and read."""
-
-    load_buffer_bytes: int = 5 << 20
-    commit_timeout_ms: int = 5_000
-    codec: Codec = Codec.NONE
-    append_linger_ms: int = LINGER_ONE_TURN
-
-
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """What the runtime needs of the broker."""
-
-    clock: Clock
-    timers: TimingWheel
-    executor: Executor
-    call_soon: Callable[[Callable[[], object]], object]
-    settings: RuntimeSettings
 
 
 class _Gathered(NamedTuple):
@@ -124,9 +103,11 @@ class Host(Generic[S]):
         self._epoch = partition.leader_epoch
         self._machinery = machinery
         self._records = records
-        self._timers = ShardTimers(machinery.timers, machinery.executor, self._timer_fired)
-        self.shard: S = make_shard(self._timers)
+        self._make_shard = make_shard
+        self._begin_empty()
         self._loader: Loader | None = None
+        self._load_retry: TimerHandle | None = None
+        self._load_retry_ms = LOAD_RETRY_MS
         self._waiting = Commitment(machinery.clock, machinery.timers)
         self._wake_is_due = False
         self._gathered: list[_Gathered] = []
@@ -139,6 +120,11 @@ class Host(Generic[S]):
         self._line_rests = False
         self._closed = False
 
+    def _begin_empty(self) -> None:
+        wheel, executor = self._machinery.timers, self._machinery.executor
+        self._timers = ShardTimers(wheel, executor, self._timer_fired)
+        self.shard: S = self._make_shard(self._timers)
+
     @property
     def is_current(self) -> bool:
         """Whether this broker leads the partition, in the epoch in which the shard was loaded."""
@@ -147,6 +133,7 @@ class Host(Generic[S]):
 
     def load(self) -> None:
         machinery = self._machinery
+        self.why_not = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._loader = Loader(
             self.partition.log,
             machinery.executor,
@@ -161,11 +148,25 @@ class Host(Generic[S]):
     def _loaded(self, error: BaseException | None) -> None:
         self._loader = None
         if error is not None:
-            self.why_not = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            log.error("%s cannot be loaded", self.partition.topic_partition, exc_info=error)
+            self._load_failed(error)
             return
         self.is_active = True
         self.write_steps(self.shard.on_loaded())
+
+    def _load_failed(self, error: BaseException) -> None:
+        """Nobody is served from half a state; but descriptors come back, and logs move."""
+        self.why_not = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        delay_ms = self._load_retry_ms
+        self._load_retry_ms = min(2 * delay_ms, LOAD_RETRY_MS_MAX)
+        self._load_retry = self._machinery.timers.schedule(delay_ms, self._load_again)
+        name = self.partition.topic_partition
+        log.error("%s cannot be loaded, next try in %d ms", name, delay_ms, exc_info=error)
+        self._timers.close()
+        self._begin_empty()
+
+    def _load_again(self) -> None:
+        if self.is_current:  # Else it is about to be closed.
+            self.load()
 
     # Requests.
 
@@ -440,6 +441,8 @@ class Host(Generic[S]):
         self._timers.close()
         if self._loader is not None:
             self._loader.stop()
+        if self._load_retry is not None:
+            self._load_retry.cancel()
         if self._lingers is not None:
             self._lingers.cancel()
         self._waiting.close(error)

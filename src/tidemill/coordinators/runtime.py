@@ -6,8 +6,9 @@ change. An append that fails changes nothing. Answers without records wait, too,
 appended before them: nobody is told of a state that a fail-over could take back.
 
 A partition that this broker comes to lead is loaded first (rule J1): its log is read and decoded
-off the loop, and replayed in small steps. Until then requests get COORDINATOR_LOAD_IN_PROGRESS. On
-losing the leadership the shard is dropped at once.
+off the loop, and replayed in small steps. Until then requests get COORDINATOR_LOAD_IN_PROGRESS. A
+load that fails is tried again from the start, as long as this broker leads. On losing the
+leadership the shard is dropped at once.
 
 What the records look like is no concern of the runtime: whoever makes one brings a `RecordFormat`.
 Groups use it today; the coordinator of transactions will be another kind of shard.
@@ -21,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from tidemill.coordinators.host import Host, Machinery, RuntimeSettings, S
+from tidemill.coordinators.host import Host, S
+from tidemill.coordinators.machinery import Machinery, RuntimeSettings
 from tidemill.coordinators.result import RecordFormat, Result, Timers
 from tidemill.errors import ErrorCode
 from tidemill.replication.partition import Partition
