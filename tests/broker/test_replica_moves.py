@@ -260,6 +260,24 @@ def test_a_corrupt_answer_is_fetched_again(world: World) -> None:
     assert_equal_logs(world)
 
 
+def test_a_log_that_cannot_be_written_slows_nobody_down(world: World) -> None:
+    """Rule D9: its partition is not copied any more, and others of its leader as fast as ever.
+
+    There is nothing to copy for it, so that it fails in following what the leader says of its log.
+    """
+    world.create_topic("u")
+    world.nodes[1].partition("t").log.abandon()
+    world.lead(0, "t")
+    world.run_ms(LAG_MAX_MS // 2)
+    before = world.fetches
+    answers = []
+    for number in range(10):
+        answers.append(world.produce(b"%d" % number, topic="u"))
+        world.run_ms(100)
+    assert [answer.is_there for answer in answers] == [True] * 10
+    assert world.fetches - before < 100
+
+
 # Damage.
 
 

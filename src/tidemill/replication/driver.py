@@ -275,7 +275,7 @@ class LeaderDriver:
             case Append():
                 self._append(partition, step)
             case Advance():
-                partition.follow_leader(step.high_watermark, step.log_start_offset)
+                self._advance(partition, step)
             case Cut():
                 self._cut(partition, step)
             case Trouble():
@@ -287,11 +287,23 @@ class LeaderDriver:
         try:
             partition.append_copied(step.fetched, step.high_watermark, step.log_start_offset)
         except (ApiError, InvariantError) as error:
-            trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
-            if trouble is not None:
-                self._report(partition, trouble)
+            self._write_failed(partition, step, error)
         else:
             self._count(partition, len(step.fetched.records))
+
+    def _advance(self, partition: Partition, step: Advance) -> None:
+        try:
+            partition.follow_leader(step.high_watermark, step.log_start_offset)
+        except (ApiError, InvariantError) as error:
+            self._write_failed(partition, step, error)
+
+    def _write_failed(
+        self, partition: Partition, step: Append | Advance | Cut, error: ApiError | InvariantError
+    ) -> None:
+        """This partition waits or is given up; the others go on (rule D9)."""
+        trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
+        if trouble is not None:
+            self._report(partition, trouble)
 
     def _count(self, partition: Partition, size_bytes: int) -> None:
         if self._is_chosen(partition):
@@ -302,9 +314,7 @@ class LeaderDriver:
             end_before = partition.log.log_end_offset
             loses_committed = partition.cut(step.decision)
         except (ApiError, InvariantError) as error:
-            trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
-            if trouble is not None:
-                self._report(partition, trouble)
+            self._write_failed(partition, step, error)
             return
         say = log.error if loses_committed else log.info
         say(

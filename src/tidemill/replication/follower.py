@@ -408,7 +408,7 @@ class FollowerFetcher:
     def write_failed(
         self, key: TopicIdPartition, error: ApiError | InvariantError, now_ms: int
     ) -> Trouble | None:
-        """An append or a cut raised. Bad bytes and a full disk may end (D9); the rest will not."""
+        """A step raised. Bad bytes and a full disk may end (D9); the rest will not."""
         state = self._partitions.get(key)
         if state is None:
             return None
