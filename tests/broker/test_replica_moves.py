@@ -339,6 +339,31 @@ def test_a_repair_is_tried_for_as_long_as_it_takes(loop: SimLoop) -> None:
     assert_equal_logs(world)
 
 
+def test_a_repair_whose_flush_failed_is_not_believed(loop: SimLoop) -> None:
+    """Rule E1: the directory is offline, whoever asked for the flush; no second one makes it true.
+
+    What is in the page cache looks right, and may never have reached the disk.
+    """
+    world = World(loop)
+    log = damaged_log(world, 1)
+    node = world.nodes[1]
+    node.broker.logs.on_dir_failure = lambda _, lost: node.replicas.take_offline(lost)
+    repaired = log.closed_segments[0].log_path
+    failed: list[str] = []
+
+    def fails_once(path: str) -> bool:
+        if path != repaired or failed:
+            return False
+        failed.append(path)
+        return True
+
+    node.disk.fails_sync = fails_once
+    world.run_ms(60_000)
+    assert failed
+    assert log.dir.is_offline
+    assert 1 not in world.state().isr
+
+
 def test_a_replica_that_cannot_be_repaired_is_copied_anew(
     loop: SimLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from tidemill.replication.alignment import StartOver
 from tidemill.replication.channels import LeaderLink
 from tidemill.replication.offload import in_thread
 from tidemill.replication.partition import Partition
+from tidemill.storage.disk_errors import DiskError
 from tidemill.storage.repair import NoRepairError, SegmentRepair
 from tidemill.types import BrokerId
 from tidemill.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -114,8 +115,13 @@ class Repairs:
             repair.take(await self._read(partition, repair, attempt))
         if not is_unchanged():
             return  # The log was cut or cleaned meanwhile; if it is still damaged, look again.
-        repair.write()
-        still_wrong = await in_thread(self._executor, repair.verify)
+        try:
+            repair.write()
+            still_wrong = await in_thread(self._executor, repair.verify)
+        except DiskError as error:
+            if is_unchanged():
+                partition.log.dir.fail(error)  # A flush that failed is never tried again (E1).
+            raise
         if is_unchanged():
             before = partition.log.damage
             partition.log.note_damage(segment, still_wrong)
