@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +12,17 @@ from tests.broker.cluster import until
 from tests.replication.helpers import World, records, topic_image
 from tests.storage.helpers import TOPIC_ID, TP, batch, manager_on, read_all
 
-from tidemill.image import with_topic
+from tidemill.errors import ApiError, ErrorCode
+from tidemill.image import ReplicaTrouble, with_topic
 from tidemill.replication.moving import Move, _align
+from tidemill.replication.partition import Partition
+from tidemill.storage.disk_errors import (
+    DiskError,
+    DiskFailedError,
+    DiskFullError,
+    OutOfFilesError,
+)
+from tidemill.storage.files import Buffer
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.testing.disk import CrashDisk
@@ -109,3 +119,103 @@ async def test_a_move_of_a_deleted_topic_does_not_go_on_with_its_successor() -> 
 
     third = come_up(disk, topic_number=2)
     assert [record.value for record in read_all(third.only().log)] == [b"new 0", b"new 1"]
+
+
+class FailingDisk(CrashDisk):
+    """A disk that refuses one kind of operation on the paths that a test names."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(3))
+        self.refused = ""
+        self.refuses: Callable[[str], bool] = lambda path: False
+        self.error: DiskError = DiskFailedError("broken")
+
+    def _check(self, operation: str, path: str) -> None:
+        if operation == self.refused and self.refuses(path):
+            raise self.error
+
+    def replace(self, source: str, target: str) -> None:
+        self._check("replace", source)
+        super().replace(source, target)
+
+    def fsync_dir(self, path: str) -> None:
+        self._check("fsync_dir", path)
+        super().fsync_dir(path)
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        self._check("pread", path)
+        return super().pread(path, position, length)
+
+    def write_at(self, path: str, position: int, parts: Sequence[Buffer]) -> None:
+        self._check("write_at", path)
+        super().write_at(path, position, parts)
+
+
+class Reports:
+    """The controller, as far as it is told which replicas are lost."""
+
+    def __init__(self) -> None:
+        self.gone: list[Partition] = []
+
+    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+        assert trouble is ReplicaTrouble.GONE
+        self.gone += partitions
+
+
+async def move_on(disk: FailingDisk, world: World, reports: Reports) -> Partition:
+    """A partition with three records whose move was tried, and ended somehow."""
+    world.replicas.replicate(cast("Any", None), cast("Any", None), cast("Any", reports))
+    partition = world.only()
+    for number in range(3):
+        partition.append(records(b"%d" % number), required_acks=1)
+    world.replicas.moves.move(partition, other_dir(partition.log))
+    await moves_end(world)
+    disk.refused = ""
+    return partition
+
+
+@pytest.mark.parametrize(
+    ("refused", "path", "error"),
+    [
+        ("replace", "/one/t-0", DiskFailedError("the old log keeps its name")),
+        ("fsync_dir", "/one", DiskFailedError("the old directory cannot be synced")),
+        ("replace", "/two/t-0-moved", DiskFailedError("the copy keeps its name")),
+        ("pread", "/two/t-0/", OutOfFilesError("the copy cannot be opened")),
+        ("write_at", "/two/recovery-point", DiskFullError("no room for the checkpoint")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, DiskError) else "",
+)
+async def test_a_replica_whose_move_fails_in_the_last_steps_is_handed_over(
+    refused: str, path: str, error: DiskError
+) -> None:
+    """Rule E1: it has no log to lead with, so it does not lead, and the controller knows."""
+    disk, reports = FailingDisk(), Reports()
+    world = come_up(disk)
+    disk.error, disk.refused = error, refused
+    disk.refuses = lambda asked: asked.startswith(path) if refused != "fsync_dir" else asked == path
+    partition = await move_on(disk, world, reports)
+    assert partition.is_offline
+    assert not partition.is_leader
+    assert reports.gone == [partition], "once"
+    with pytest.raises(ApiError) as caught:
+        partition.append(records(b"more"), required_acks=1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    go_down(world)
+    values = [record.value for record in read_all(come_up(disk).only().log)]
+    assert values == [b"0", b"1", b"2"], "the next start finds what there is of the two"
+
+
+@pytest.mark.parametrize("error", [DiskFailedError("broken"), OutOfFilesError("too many")])
+async def test_a_copy_that_is_not_known_to_be_complete_does_not_outlive_its_move(
+    error: DiskError,
+) -> None:
+    """Rule E1: the log goes on, so the copy is old soon, and must never be found in its place."""
+    disk, reports = FailingDisk(), Reports()
+    world = come_up(disk)
+    disk.error, disk.refused = error, "fsync_dir"
+    disk.refuses = lambda asked: disk.exists("/two/t-0-moved")
+    partition = await move_on(disk, world, reports)
+    assert partition.append(records(b"more"), required_acks=1)
+    assert not disk.exists("/two/t-0-moved")
+    assert world.logs.offline_dirs == (["/two"] if error.takes_dir_offline else [])
+    assert not reports.gone

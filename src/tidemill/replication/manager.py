@@ -99,7 +99,9 @@ class ReplicaManager:
         self._on_led = on_led
         self._led_at_ms: int | None = None
         self.leader_throttle = Throttle(clock, replication.leader_throttle_rate)
-        self.moves = Moves(logs, executor, clock, self._log_switched, replication.move_rate)
+        self.moves = Moves(
+            logs, executor, clock, self._log_switched, self.take_offline, replication.move_rate
+        )
         self._around = Surroundings(
             broker_id=broker_id,
             clock=clock,

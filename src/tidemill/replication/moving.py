@@ -27,6 +27,7 @@ from tidemill.replication.throttle import UNLIMITED, Throttle
 from tidemill.storage.log import Log
 from tidemill.storage.manager import LogManager
 from tidemill.storage.slice import LogSlice
+from tidemill.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +66,15 @@ class Moves:
         executor: Executor,
         clock: Clock,
         on_switched: Callable[[Partition], object],
+        on_lost: Callable[[list[TopicPartition]], object],
         rate: Callable[[], int] = lambda: UNLIMITED,
     ) -> None:
-        """`on_switched` is told when a partition has another log; `rate` is in bytes per second."""
+        """`on_switched` is told when a partition has another log, `on_lost` when the last steps of
+        a move failed, so that it has none before the next start; `rate` is in bytes per second."""
         self._logs = logs
         self._executor = executor
         self._on_switched = on_switched
+        self._on_lost = on_lost
         self._throttle = Throttle(clock, rate)
         self._moves: dict[Partition, Move] = {}
         self._current: Move | None = None
@@ -148,6 +152,13 @@ class Moves:
                 self._current = None
                 if self._moves.get(move.partition) is move:
                     del self._moves[move.partition]
+                self._check_log(move.partition)
+
+    def _check_log(self, partition: Partition) -> None:
+        """A move that failed when the old log had been let go of leaves none to serve (rule E1)."""
+        is_over = self._is_closed or partition.is_gone or partition.is_offline
+        if partition.log.is_closed and not is_over:
+            self._on_lost([partition.topic_partition])
 
     async def _run(self, move: Move) -> None:
         is_done = False

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from functools import partial
 from uuid import UUID
 
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.storage import checkpoint, recovery
 from tidemill.storage.bulk_sync import Unsynced, sync_logs
-from tidemill.storage.checkpoint_writer import CheckpointWriter
 from tidemill.storage.disk_errors import DirOfflineError, DiskError, DiskFailedError
 from tidemill.storage.files import make_dir
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
+from tidemill.storage.log_dir import LogDir
 from tidemill.storage.log_place import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -35,7 +34,7 @@ from tidemill.storage.log_place import (
     parse_directory_name,
 )
 from tidemill.storage.manager_base import HighWatermarks
-from tidemill.storage.manager_upkeep import LogUpkeep
+from tidemill.storage.manager_opening import LogOpening
 from tidemill.storage.scan import LegacyLogError
 from tidemill.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 
@@ -53,7 +52,7 @@ __all__ = [
 ]
 
 
-class LogManager(LogUpkeep):
+class LogManager(LogOpening):
     """The logs of all partitions on this broker."""
 
     # Starting
@@ -99,31 +98,6 @@ class LogManager(LogUpkeep):
         self._bound_cleaned(place)
         return broker_epoch
 
-    def _read_checkpoints(self, place: Place) -> None:
-        path = place.dir.path
-        place.checkpoints = CheckpointWriter(self._files, path)
-        found = place.checkpoints.read(
-            checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS, checkpoint.HIGH_WATERMARKS
-        )
-        place.recovery_points, place.log_starts, high_watermarks = found
-        self._high_watermarks |= high_watermarks
-        place.cleaner_checkpoint = CheckpointWriter(self._files, path)
-        (place.cleaned,) = place.cleaner_checkpoint.read(checkpoint.CLEANER_OFFSETS)
-
-    def _bound_cleaned(self, place: Place) -> None:
-        """What a cut took away is not clean, although a crash kept the cleaner from noting it.
-
-        Appends would reach that offset again, and nobody would compact what they wrote.
-        """
-        beyond = {
-            topic_partition: self.logs[topic_partition].log_end_offset
-            for topic_partition, offset in place.cleaned.items()
-            if topic_partition in self.logs and offset > self.logs[topic_partition].log_end_offset
-        }
-        if beyond:
-            place.cleaned |= beyond
-            self._cleaner_checkpoint(place)()
-
     def _open_name(self, place: Place, name: str, *, was_clean: bool) -> Unsynced | None:
         """Open the log that a directory of this name holds, if it does hold one."""
         directory = f"{place.dir.path}/{name}"
@@ -153,53 +127,6 @@ class LogManager(LogUpkeep):
             return None
         self._adopt(place, self._log_of(place, topic_partition, directory, loaded))
         return loaded.unsynced
-
-    def _load(
-        self,
-        place: Place,
-        topic_partition: TopicPartition,
-        directory: str,
-        *,
-        was_clean: bool,
-        is_copy: bool = False,
-        config: LogConfig | None = None,
-    ) -> recovery.Loaded:
-        """Open the files; nothing is noted of a copy, so all of it is looked at."""
-        config = config or self._config_for(topic_partition)
-        options = recovery.OpenOptions(
-            was_clean=was_clean,
-            recovery_point=0 if is_copy else place.recovery_points.get(topic_partition, 0),
-            log_start_offset=0 if is_copy else place.log_starts.get(topic_partition, 0),
-            allows_gaps=config.cleanup_compact,
-            index_interval_bytes=config.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-        )
-        return recovery.load(self._files, directory, options)
-
-    def _log_of(
-        self,
-        place: Place,
-        topic_partition: TopicPartition,
-        directory: str,
-        loaded: recovery.Loaded,
-    ) -> Log:
-        return Log(
-            place.dir,
-            self._files,
-            self._clock,
-            self._random,
-            topic_partition=topic_partition,
-            topic_id=checkpoint.read_partition_metadata(self._files, directory) or ZERO_TOPIC_ID,
-            config=self._config_for(topic_partition),
-            directory=directory,
-            loaded=loaded,
-        )
-
-    def _adopt(self, place: Place, log: Log) -> None:
-        log.on_rolled = partial(self._rolled, log)
-        log.on_recovery_point_lowered = partial(self._recovery_point_lowered, place, log)
-        self.logs[log.topic_partition] = log
-        place.log_count += 1
 
     # Partitions come and go
 
@@ -421,11 +348,9 @@ class LogManager(LogUpkeep):
         topic_partition, place = log.topic_partition, self._places[future.dir.path]
         high_watermark = self._high_watermarks.get(topic_partition, 0)
         future.close()
-        moved = f"{place.dir.path}/{topic_partition}{MOVED_SUFFIX}"
-        self._files.replace(future.directory, moved)
-        self._files.fsync_dir(place.dir.path)
+        self._name_complete(place, future)
         self.delete(topic_partition)
-        self._files.fsync_dir(log.dir.path)
+        self._sync_names(log.dir)
         place.recovery_points[topic_partition] = future.log_end_offset
         place.log_starts[topic_partition] = future.log_start_offset
         place.cleaned.pop(topic_partition, None)  # It may have been here before, and other.
@@ -436,10 +361,32 @@ class LogManager(LogUpkeep):
         moved_log.reconfigure(log.config)
         return moved_log
 
+    def _name_complete(self, place: Place, future: Log) -> None:
+        """Give a copy the name that says that it is complete, durably or not at all.
+
+        While the log goes on, a start that does not find the log must not take the copy for it.
+        """
+        moved = f"{place.dir.path}/{future.topic_partition}{MOVED_SUFFIX}"
+        self._files.replace(future.directory, moved)
+        try:
+            self._sync_names(place.dir)
+        except DiskError:
+            with suppress(DiskError):
+                self._files.replace(moved, future.directory)
+            raise
+
+    def _sync_names(self, log_dir: LogDir) -> None:
+        """Make a directory's names durable; one that fails at that is not used again (rule E1)."""
+        try:
+            self._files.fsync_dir(log_dir.path)
+        except DiskError as error:
+            log_dir.fail(error)
+            raise
+
     def _open_moved(self, place: Place, name: str) -> None:
         final = f"{place.dir.path}/{name}"
         self._files.replace(final + MOVED_SUFFIX, final)
-        self._files.fsync_dir(place.dir.path)
+        self._sync_names(place.dir)
         unsynced = self._open_name(place, name, was_clean=True)
         if unsynced is not None:
             sync_logs(self._files, place.dir.path, [unsynced])
