@@ -162,6 +162,19 @@ def test_many_logs_are_made_in_steps_and_on_demand() -> None:
     assert world.replicas.get("t", 999) is last
 
 
+def test_a_partition_that_is_made_after_the_session_was_lost_does_not_lead() -> None:
+    """Rule A9: the image that asked for it says nothing about now; the next one does."""
+    world = World()
+    count = CHANGES_AT_ONCE_MAX + 1
+    world.add(topic_image(partitions=count))
+    world.replicas.stop_leading()
+    late = world.replicas.get("t", count - 1)
+    assert late is not None
+    assert not any(partition.is_leader for partition in world.replicas)
+    world.apply(world.image)
+    assert all(partition.is_leader for partition in world.replicas)
+
+
 def test_a_topic_that_goes_before_its_logs_are_made() -> None:
     world = World()
     world.add(topic_image(partitions=1000))

@@ -287,6 +287,8 @@ class ReplicaManager:
         self._by_name[topic.name][image.index] = partition
         self.moves.resume(partition)
         partition.apply(image)
+        if self._stopped_leading:
+            partition.stop_leading()  # The image is from before the session was lost (rule A9).
         self._attend(partition)
 
     def _complain(self, topic_partition: TopicPartition, error: ApiError) -> None:
