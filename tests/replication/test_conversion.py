@@ -13,6 +13,7 @@ from tidemill.storage.log import AppendInfo
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.validate import Validated
 from tidemill.testing.clock import ManualClock
+from tidemill.types import LeaderEpoch
 
 
 class Later:
@@ -53,7 +54,7 @@ class Scene:
         return self.log.append_as_leader(validated, leader_epoch=0)
 
     def queue(self, value: bytes) -> PendingAppend:
-        pending = self.conversions.queue(batch(value), -1)
+        pending = self.conversions.queue(batch(value), -1, LeaderEpoch(0))
         pending.then = self.outcomes.append
         return pending
 

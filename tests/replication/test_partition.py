@@ -215,8 +215,12 @@ def test_no_append_overtakes_a_conversion() -> None:
     assert append(partition, b"direct again").base_offset == 2
 
 
-def test_a_conversion_that_outlives_the_leadership_is_refused() -> None:
-    """Rule 2.L: the state is looked at again after the wait."""
+@pytest.mark.parametrize("next_leader", [OTHER, SELF])
+def test_a_conversion_that_outlives_the_term_is_refused(next_leader: int) -> None:
+    """Rule 2.L: the state is looked at again after the wait.
+
+    Of the same broker's next term, too: who asked, such as a coordinator, was told that it failed.
+    """
     executor = StepExecutor()
     world = World(executor=executor)
     world.add(topic_image(compression_type="zstd"))
@@ -225,7 +229,7 @@ def test_a_conversion_that_outlives_the_leadership_is_refused() -> None:
     pending = partition.append(records(b"x" * 100_000), required_acks=1)
     assert isinstance(pending, PendingAppend)
     pending.then = done.append
-    partition.apply(partition_image(leader=OTHER, leader_epoch=1, partition_epoch=1))
+    partition.apply(partition_image(leader=next_leader, leader_epoch=1, partition_epoch=1))
     executor.run_all()
     (outcome,) = done
     assert isinstance(outcome, ApiError)

@@ -15,6 +15,7 @@ from tidemill.errors import ApiError, ErrorCode
 from tidemill.executor import Executor
 from tidemill.storage.log import AppendInfo, Log
 from tidemill.storage.validate import Validated, convert, validate_for_append
+from tidemill.types import LeaderEpoch
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +29,13 @@ Records = memoryview | bytearray | bytes
 class PendingAppend:
     """An append whose records are being converted, or that must not overtake one that is."""
 
-    __slots__ = ("records", "required_acks", "then")
+    __slots__ = ("leader_epoch", "records", "required_acks", "then")
 
-    def __init__(self, records: bytearray, required_acks: int) -> None:
+    def __init__(self, records: bytearray, required_acks: int, leader_epoch: LeaderEpoch) -> None:
         self.records = records
         self.required_acks = required_acks
+        self.leader_epoch = leader_epoch
+        """The term in which it was asked for; whoever asked has given it up when that is over."""
         self.then: Callable[[AppendOutcome], object] = _nobody_asks
         """Called with the outcome; set it in the turn in which `append` returned."""
 
@@ -61,11 +64,13 @@ class Conversions:
         self.queued: deque[PendingAppend] = deque()
         """Those that wait; while there are any, nothing is appended past them."""
 
-    def queue(self, records: Records, required_acks: int) -> PendingAppend:
+    def queue(
+        self, records: Records, required_acks: int, leader_epoch: LeaderEpoch
+    ) -> PendingAppend:
         """Have a copy of the records appended later; raises when too many wait already."""
         if len(self.queued) >= CONVERSIONS_QUEUED_MAX:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "too many appends wait to be converted")
-        pending = PendingAppend(bytearray(records), required_acks)
+        pending = PendingAppend(bytearray(records), required_acks, leader_epoch)
         self.queued.append(pending)
         if len(self.queued) == 1:
             self._convert_next()

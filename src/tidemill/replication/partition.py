@@ -262,14 +262,14 @@ class Partition(Readable):
     def _append(self, records: Records, required_acks: int) -> AppendInfo | PendingAppend:
         self._check_may_append(required_acks)
         if self._conversions.queued:
-            return self._conversions.queue(records, required_acks)
+            return self._conversions.queue(records, required_acks, self.leader_epoch)
         config, now_ms = self.log.config, self._around.clock.now_ms()
         validated = validate_for_append(
             records, config, now_ms, topic_partition=self.topic_partition
         )
         if validated.needs_conversion:
             if validated.conversion_is_heavy:
-                return self._conversions.queue(records, required_acks)
+                return self._conversions.queue(records, required_acks, self.leader_epoch)
             validated = convert(validated, config, now_ms, topic_partition=self.topic_partition)
         return self._append_validated(validated)
 
@@ -300,6 +300,8 @@ class Partition(Readable):
     def _append_converted(self, queued: PendingAppend, validated: Validated) -> AppendInfo:
         # The world may have moved while the records were converted: look again.
         self._check_may_append(queued.required_acks)
+        if queued.leader_epoch != self.leader_epoch:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another term has begun meanwhile")
         return self._append_validated(validated)
 
     # Commitment.
