@@ -65,7 +65,10 @@ class GroupCoordinator:
         self._runtime: Runtime[GroupShard] = Runtime(
             machinery, lambda timers: GroupShard(self._around, timers), GROUP_RECORDS
         )
+        self._call_soon = machinery.call_soon
         self._partition_count = 0
+        self._follow_is_due = False
+        self._is_closed = False
         config.subscribe(SETTINGS, lambda changed: self._reconfigure())
 
     def _reconfigure(self) -> None:
@@ -109,6 +112,8 @@ class GroupCoordinator:
                 self._runtime.steps(index, lambda shard: shard.forget_deleted_topics(gone))
 
     def _follow(self, partition_count: int) -> None:
+        if self._is_closed:
+            return
         self._partition_count = partition_count
         led = {}
         for index in range(partition_count):
@@ -118,10 +123,22 @@ class GroupCoordinator:
         self._runtime.follow(led)
 
     def partition_moved(self, partition: Partition) -> None:
-        if partition.topic_partition.topic == OFFSETS_TOPIC:
-            self._runtime.partition_moved(partition)
+        topic, index = partition.topic_partition
+        if topic != OFFSETS_TOPIC:
+            return
+        self._runtime.partition_moved(partition)
+        is_ours = self._runtime.state_of(index) is not ErrorCode.NOT_COORDINATOR
+        if partition.is_leader and not is_ours and not self._follow_is_due:
+            # Its log could only be made after the image that gave it to us.
+            self._follow_is_due = True
+            self._call_soon(self._follow_late)
+
+    def _follow_late(self) -> None:
+        self._follow_is_due = False
+        self._follow(self._partition_count)
 
     def close(self) -> None:
+        self._is_closed = True
         self._runtime.close()
 
     # Requests.

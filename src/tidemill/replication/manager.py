@@ -290,6 +290,8 @@ class ReplicaManager:
         if self._stopped_leading:
             partition.stop_leading()  # The image is from before the session was lost (rule A9).
         self._attend(partition)
+        if partition.is_leader:
+            self._around.on_moved(partition)  # Whoever coordinates with it may have given it up.
 
     def _complain(self, topic_partition: TopicPartition, error: ApiError) -> None:
         held_back = self._complaints.ask()
