@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
 from tidemill.testing.clock import ManualClock
 from tidemill.testing.disk import CrashDisk
-from tidemill.types import TopicPartition
+from tidemill.types import TopicId, TopicPartition
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.compression import Codec
 from tidemill.wire.records import Record, build_batch, iter_records
@@ -89,6 +89,7 @@ def manager_on(
     dirs: tuple[str, ...] = (DIR,),
     start: bool = True,
     reserve_bytes: int = 0,
+    expected: Mapping[TopicPartition, TopicId] | None = None,
 ) -> LogManager:
     settings = config or LogConfig()
     manager = LogManager(
@@ -98,6 +99,7 @@ def manager_on(
         random=Random(5),
         executor=executor or InlineExecutor(),
         config_for=lambda _: settings,
+        expected=expected,
         cluster_id="cluster",
         node_id=1,
         reserve_bytes=reserve_bytes,

@@ -395,14 +395,15 @@ class LogManager(LogOpening):
         """A crash came in the middle of a move: what was left of the two is the log."""
         for place, name in self._moved:
             topic_partition = parse_directory_name(name)
-            if topic_partition is None or topic_partition in self.logs:
+            log = None if topic_partition is None else self.logs.get(topic_partition)
+            if place.dir.is_offline or (log is not None and log.dir.is_offline):
+                continue  # A start that can use both directories will settle it.
+            if topic_partition is None or log is not None:
                 doomed = f"{place.dir.path}/{name}{MOVED_SUFFIX}"
                 self._doomed_dirs.append((self._clock.now_ms(), doomed))
                 continue
-            try:
+            with self._opening(place):
                 self._open_moved(place, name)
-            except DiskError as error:
-                place.dir.fail(error)
         self._moved.clear()
 
     # Stopping

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from tidemill.storage import checkpoint, recovery
 from tidemill.storage.checkpoint_writer import CheckpointWriter
+from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.log_place import Place
@@ -18,6 +21,20 @@ from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 
 class LogOpening(LogUpkeep):
     """Reads what a directory notes of its logs, and opens them."""
+
+    @contextmanager
+    def _opening(self, place: Place) -> Iterator[None]:
+        """Any error takes the directory offline, even one that will end by itself.
+
+        Some of its logs are not open then, or not durable as they are: it takes another start.
+        """
+        try:
+            yield
+        except DiskError as error:
+            what = f"{place.dir.path} was not opened: {error.message}"
+            if not error.takes_dir_offline:
+                what += " Then start the broker again."
+            place.dir.fail(DiskFailedError(what))
 
     def _read_checkpoints(self, place: Place) -> None:
         path = place.dir.path
