@@ -296,6 +296,28 @@ class TestDirectories:
         assert manager.create(other, TOPIC_ID, LogConfig()).dir.path == "/two"
         assert manager.create(TP, UUID(int=8), LogConfig()), "another topic of that name is new"
 
+    def test_a_deleted_log_that_could_not_be_renamed_is_not_the_next_topics(self) -> None:
+        """Rule A11: a topic of the same name is made while the old directory is still there."""
+        disk, successor = FullDisk(), UUID(int=8)
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, LogConfig())
+        append(log, 3)
+        log.flush()
+        disk.refuses = lambda operation, path: operation == "replace" and str(TP) in path
+        with pytest.raises(DiskFullError):
+            manager.delete(TP)
+        with pytest.raises(DiskFullError):
+            manager.create(TP, successor, LogConfig())
+        assert manager.get(TP) is None
+        disk.refuses = lambda operation, path: False
+        assert values(manager.create(TP, successor, LogConfig())) == []
+        (kept,) = [name for name in disk.listdir(DIR) if name.endswith("-stray")]
+        assert checkpoint.read_partition_metadata(disk, f"{DIR}/{kept}") == TOPIC_ID
+        disk.restart()
+        again = manager_on(disk).logs[TP]
+        assert again.topic_id == successor
+        assert values(again) == []
+
     def test_a_compacted_log_without_identity_is_claimed_with_its_gaps(self) -> None:
         """Rules E4 and I5: at start nobody knew the topic, so its policy is news."""
         cleaning = Cleaning()

@@ -164,6 +164,7 @@ class LogManager(LogOpening):
         place.dir.charge(0)
         self._forget_offsets(place, topic_partition)
         directory = f"{place.dir.path}/{topic_partition}"
+        self._make_way(place, topic_partition, topic_id, directory)
         if self._files.exists(directory):
             loaded = self._claim(place, topic_partition, topic_id, directory, config)
         else:
@@ -185,6 +186,20 @@ class LogManager(LogOpening):
             self._write_recovery_points(place)
         if place.cleaned.pop(topic_partition, 0):
             self._cleaner_checkpoint(place)()
+
+    def _make_way(
+        self, place: Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
+    ) -> None:
+        """What another topic left here, because it could not be renamed then, is renamed now.
+
+        If it still cannot be, the new log is not made: it is not to get the records (rule A11).
+        """
+        owner = checkpoint.read_partition_metadata(self._files, directory)
+        if owner in (None, ZERO_TOPIC_ID, topic_id):
+            return
+        kept = f"{place.dir.path}/{self._unique_name(topic_partition, STRAY_SUFFIX)}"
+        self._files.replace(directory, kept)
+        _log.warning("%s has data of another topic; it is kept in %s", topic_partition, kept)
 
     def _make(
         self, place: Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
