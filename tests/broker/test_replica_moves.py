@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from tests.broker.equal_logs import assert_equal_logs
 from tests.broker.replica_world import (
@@ -10,11 +13,13 @@ from tests.broker.replica_world import (
 )
 
 from tidemill.errors import ErrorCode
+from tidemill.image import with_partitions
 from tidemill.storage.disk_errors import DiskFailedError
 from tidemill.storage.log import Log
 from tidemill.storage.segment_check import SegmentCheck
 from tidemill.testing.loop import SimLoop
-from tidemill.types import TopicPartition
+from tidemill.types import BrokerId, PartitionEpoch, TopicPartition
+from tidemill.wire.batch import iter_headers
 from tidemill.wire.messages.fetch import (
     FetchResponse,
 )
@@ -374,5 +379,76 @@ def test_a_replica_that_cannot_be_repaired_is_copied_anew(
     world.run_ms(5_000)
     assert log.damage == []
     assert log.log_end_offset == 12
+    assert set(world.state().isr) == {0, 1, 2}
+    assert_equal_logs(world)
+
+
+def test_a_replica_that_cannot_be_repaired_is_copied_anew_when_nobody_counts_on_it_any_more(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E2: the look at it comes before the controller has heard, and again after."""
+    monkeypatch.setattr("tidemill.storage.repair.REPAIR_BYTES_MAX", 0)
+    world = World(loop)
+    node = world.nodes[1]
+    tell = node.report
+
+    def tell_late(*report: Any) -> None:
+        loop.call_later(0.5, tell, *report)
+
+    monkeypatch.setattr(node, "report", tell_late)
+    log = damaged_log(world, 1)
+    world.run_ms(5_000)
+    assert log.damage == []
+    assert set(world.state().isr) == {0, 1, 2}
+    assert_equal_logs(world)
+
+
+def test_a_damaged_replica_outside_the_isr_is_not_eligible(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules E2 and F2: whoever is copied anew has nothing for a while, and must not be elected."""
+    monkeypatch.setattr("tidemill.storage.repair.REPAIR_BYTES_MAX", 0)
+    world = World(loop)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.nodes[1], "report", lambda *report: None)
+        log = damaged_log(world, 1)
+        world.run_ms(100)
+    assert log.damage
+    before = world.state()
+    epoch = PartitionEpoch(before.partition_epoch + 1)
+    alone = replace(before, isr=(BrokerId(0),), elr=(BrokerId(1),), partition_epoch=epoch)
+    world.isolate(0)
+    world.publish(with_partitions(world.image, "t", [alone]))
+    world.run_ms(1_000)
+    assert 1 not in world.state().elr
+    assert log.log_end_offset == 0
+    world.cut.clear()
+    world.run_ms(15_000)
+    assert set(world.state().isr) == {0, 1, 2}
+
+
+def test_damage_that_the_start_finds_is_repaired(
+    loop: SimLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule E2: no scrub has to come by to say what is known already."""
+    world = World(loop)
+    world.create_topic(flush_policy="ack")
+    for number in range(6):
+        world.produce(b"%d" % number)
+        world.run_ms(50)
+    node = world.nodes[1]
+    marks = node.replicas.high_watermarks()
+    node.domain.call_soon(lambda: node.broker.logs.write_checkpoints(marks, then=lambda: None))
+    world.run_ms(200)
+    segment = node.partition().log.segments[-1]
+    stored = node.disk.pread(segment.log_path, 0, segment.size)
+    third = [position for position, _ in iter_headers(stored)][2]
+    world.crash(1)
+    world.run_ms(100)
+    node.disk.write_at(segment.log_path, third + 65, (b"!",))
+    node.disk.fdatasync(segment.log_path)
+    world.restart(1)
+    assert f"{segment.log_path} is damaged" in caplog.text
+    world.run_ms(30_000)
     assert set(world.state().isr) == {0, 1, 2}
     assert_equal_logs(world)

@@ -385,7 +385,7 @@ class ReplicaManager:
         self._following.identify(self._broker_epoch())
         self._repairs = Repairs(self._broker_id, link, self._around.executor, self._attend)
         for partition in self:
-            self._following.attend(partition)
+            self._attend(partition)
         self._check_lag_later()
 
     async def close(self) -> None:
@@ -429,8 +429,11 @@ class ReplicaManager:
         return NO_BROKER_EPOCH if broker is None else broker.epoch
 
     def _attend(self, partition: Partition) -> None:
+        """Its role has changed, or its log: see whom it follows, and what there is to repair."""
         if self._following is not None:
             self._following.attend(partition)
+        if self._repairs is not None:
+            self._repairs.attend(partition)
 
     def _copied(self, partition: Partition) -> None:
         if self._following is not None:
@@ -479,7 +482,6 @@ class ReplicaManager:
         if stored.damage:
             partition.stand_aside(ReplicaTrouble.DAMAGED)
             self._attend(partition)
-            self._repairs.damaged(partition)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Every partition's, for checkpoints (rule B7) and retention (rule B12)."""

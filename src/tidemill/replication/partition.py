@@ -84,6 +84,7 @@ class Partition(Readable):
         self.partition_epoch = PartitionEpoch(-1)
         self.replicas: tuple[BrokerId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
+        self.elr: tuple[BrokerId, ...] = ()
         self.is_leader = False
         self.is_gone = False
         self.is_offline = False
@@ -116,6 +117,7 @@ class Partition(Readable):
         self.partition_epoch = image.partition_epoch
         self.replicas = image.replicas
         self.isr = image.isr
+        self.elr = image.elr
         self.leader = image.leader
         if image.leader != self._around.broker_id:
             self._resign(image.leader_epoch)
@@ -189,9 +191,11 @@ class Partition(Readable):
 
     def stand_aside(self, trouble: ReplicaTrouble) -> None:
         """Have others who are in sync go on without us (E2, E8): said once, as things stand."""
-        if self._stood_aside_in == self.partition_epoch or len(self.isr) < 2:
+        us = self._around.broker_id
+        if self._stood_aside_in == self.partition_epoch or self.isr in ((), (us,)):
             return
-        if self._around.broker_id in self.isr:
+        # Who is full lacks nothing and may be elected; who is damaged must not be (F2).
+        if us in self.isr or (us in self.elr and trouble is ReplicaTrouble.DAMAGED):
             self._stood_aside_in = self.partition_epoch
             self._around.on_trouble(self, trouble)
 

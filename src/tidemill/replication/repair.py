@@ -53,11 +53,14 @@ class Repairs:
         self.repaired = 0
         """Segments that were made whole again."""
 
-    def damaged(self, partition: Partition) -> None:
-        """Something is wrong with the partition's log; to be called on the loop."""
+    def attend(self, partition: Partition) -> None:
+        """Look whether there is something to repair, and whether it can be done by now.
+
+        To be called on the loop, as often as anything changes: who waits keeps its place.
+        """
         if not partition.log.damage or len(partition.replicas) < 2:
             return
-        self._waiting[partition] = 0
+        self._waiting.setdefault(partition, 0)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -91,7 +94,7 @@ class Repairs:
 
     def _copy_anew(self, partition: Partition) -> None:
         """Throw the replica away, if others have all of it and nobody counts on this one."""
-        is_needed = self._broker_id in partition.isr or not partition.isr
+        is_needed = self._broker_id in (*partition.isr, *partition.elr) or not partition.isr
         if is_needed or partition.is_leader or partition.is_gone or partition.is_offline:
             return
         log.warning("%s is copied anew from broker %d", partition.topic_partition, partition.leader)
