@@ -71,10 +71,19 @@ class LogManager(LogOpening):
             reasons = "; ".join(str(place.dir.failure) for place in self._places.values())
             raise DiskFailedError(f"No log directory can be used: {reasons}")
         if self.offline_dirs:
-            self._missed = {one: self._expected[one] for one in self._expected.keys() - self.logs}
+            self._missed = {
+                topic_partition: topic_id
+                for topic_partition, topic_id in self._expected.items()
+                if not self._is_here(topic_partition, topic_id)
+            }
         known = {epoch for epoch in epochs if epoch is not None}
         if len(known) == 1 and len(epochs) == len(self._places) and None not in epochs:
             self.previous_broker_epoch = known.pop()
+
+    def _is_here(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether its log was found; one of a deleted topic of the same name is not it (A11)."""
+        log = self.logs.get(topic_partition)
+        return log is not None and log.topic_id in (ZERO_TOPIC_ID, topic_id)
 
     def _open_place(self, place: Place) -> int | None:
         """Open one directory; the broker epoch of its clean stop, None after a crash."""
@@ -87,12 +96,13 @@ class LogManager(LogOpening):
             )
         check_identity(self._files, self._random, place, self._cluster_id, self._node_id)
         broker_epoch = checkpoint.take_clean_shutdown(self._files, path)
-        self._read_checkpoints(place)
+        high_watermarks = self._read_checkpoints(place)
         unsynced = [
             self._open_name(place, name, was_clean=broker_epoch is not None)
             for name in sorted(self._files.listdir(path))
         ]
         sync_logs(self._files, path, [one for one in unsynced if one is not None])
+        self._take_high_watermarks(place, high_watermarks)
         if broker_epoch is None:
             self._write_recovery_points(place)
         self._bound_cleaned(place)
@@ -117,9 +127,8 @@ class LogManager(LogOpening):
             _log.warning("%s has no partition.metadata: it is left alone", directory)
             self._unclaimed[topic_partition] = place
             return None
-        if topic_partition in self.logs:
-            other = self.logs[topic_partition].directory
-            raise DirInUseError(f"{directory} and {other} both hold {topic_partition}")
+        if topic_partition in self.logs and self._is_stray(place, topic_partition, directory):
+            return None
         try:
             loaded = self._load(place, topic_partition, directory, was_clean=was_clean)
         except LegacyLogError as error:
@@ -127,6 +136,25 @@ class LogManager(LogOpening):
             return None
         self._adopt(place, self._log_of(place, topic_partition, directory, loaded))
         return loaded.unsynced
+
+    def _is_stray(self, place: Place, topic_partition: TopicPartition, directory: str) -> bool:
+        """Whether this second directory of a partition is of a deleted topic, and was kept aside.
+
+        Such a log is left on a disk that was offline when its topic was deleted and made again. At
+        most one of two topics is there now: the other's log gets out of its way (rule A11).
+        """
+        other = self.logs[topic_partition]
+        topic_id = checkpoint.read_partition_metadata(self._files, directory) or ZERO_TOPIC_ID
+        wanted = self._expected.get(topic_partition)
+        both = {topic_id, other.topic_id}
+        if len(both) == 1 or (ZERO_TOPIC_ID in both and wanted not in both):
+            raise DirInUseError(f"{directory} and {other.directory} both hold {topic_partition}")
+        if topic_id == wanted:
+            with suppress(DiskError):  # Then that other directory has failed, not this one.
+                self.set_aside(topic_partition)
+            return False
+        self._keep_aside(place, topic_partition, directory)
+        return True
 
     # Partitions come and go
 
@@ -197,6 +225,9 @@ class LogManager(LogOpening):
         owner = checkpoint.read_partition_metadata(self._files, directory)
         if owner in (None, ZERO_TOPIC_ID, topic_id):
             return
+        self._keep_aside(place, topic_partition, directory)
+
+    def _keep_aside(self, place: Place, topic_partition: TopicPartition, directory: str) -> None:
         kept = f"{place.dir.path}/{self._unique_name(topic_partition, STRAY_SUFFIX)}"
         self._files.replace(directory, kept)
         _log.warning("%s has data of another topic; it is kept in %s", topic_partition, kept)

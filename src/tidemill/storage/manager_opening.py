@@ -15,6 +15,7 @@ from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.log_place import Place
+from tidemill.storage.manager_base import HighWatermarks
 from tidemill.storage.manager_upkeep import LogUpkeep
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 
@@ -36,16 +37,27 @@ class LogOpening(LogUpkeep):
                 what += " Then start the broker again."
             place.dir.fail(DiskFailedError(what))
 
-    def _read_checkpoints(self, place: Place) -> None:
+    def _read_checkpoints(self, place: Place) -> dict[TopicPartition, int]:
+        """Read what was noted of the logs in the directory; their high watermarks are returned."""
         path = place.dir.path
         place.checkpoints = CheckpointWriter(self._files, path)
         found = place.checkpoints.read(
             checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS, checkpoint.HIGH_WATERMARKS
         )
         place.recovery_points, place.log_starts, high_watermarks = found
-        self._high_watermarks |= high_watermarks
         place.cleaner_checkpoint = CheckpointWriter(self._files, path)
         (place.cleaned,) = place.cleaner_checkpoint.read(checkpoint.CLEANER_OFFSETS)
+        return high_watermarks
+
+    def _take_high_watermarks(self, place: Place, noted: HighWatermarks) -> None:
+        """Believe what was noted of the logs that lie here, and only that (rule A11).
+
+        A directory may still remember a deleted topic whose successor lies in another one.
+        """
+        for topic_partition, offset in noted.items():
+            log = self.logs.get(topic_partition)
+            if log is not None and log.dir is place.dir:
+                self._high_watermarks[topic_partition] = offset
 
     def _bound_cleaned(self, place: Place) -> None:
         """What a cut took away is not clean, although a crash kept the cleaner from noting it.
