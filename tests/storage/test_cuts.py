@@ -11,7 +11,16 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from tests.storage.helpers import TOPIC_ID, TP, StepExecutor, batch, fill, manager_on, read_all
+from tests.storage.helpers import (
+    TOPIC_ID,
+    TP,
+    StepExecutor,
+    batch,
+    fill,
+    manager_on,
+    read_all,
+    values,
+)
 from tests.storage.scrub_helpers import flip
 from tests.waiting import LONG_S
 
@@ -490,3 +499,37 @@ def test_a_power_cut_while_a_transaction_is_cut_off(seed: int) -> None:
         assert aborted == ([(11, 4, 5)] if again.log_end_offset == 6 else [])
         outcomes.add(again.log_end_offset)
     assert outcomes == {3, 6}, "some cuts came to the disk, and some did not"
+
+
+def test_a_cut_that_a_kill_left_in_memory_is_durable_before_anything_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rules D8 and E4: what a truncation took must not come back in front of what was acked."""
+    disk = CrashDisk(Random(1))
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    for value in (b"kept", b"dropped", b"dropped too"):
+        log.append_as_leader(batch(value), leader_epoch=0)
+    log.flush()
+    log.roll()
+    manager.write_checkpoints({TP: 1})
+    cut, first_path = disk.truncate, log.segments[0].log_path
+
+    def die_after(path: str, size: int) -> None:
+        cut(path, size)
+        if path == first_path:
+            disk.cut_after(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "truncate", die_after)
+        with pytest.raises(PowerCut):
+            log.truncate_to(1)
+    disk.restart()  # The process was killed: the page cache has the cut, the disk does not.
+    log = manager_on(disk).logs[TP]
+    assert values(log) == [b"kept"]
+    log.roll()
+    log.append_as_leader(batch(b"acked"), leader_epoch=1)
+    log.flush()
+    monkeypatch.setattr(disk, "_keeps", lambda mood: False)  # Only what was flushed.
+    disk.power_on()
+    assert values(manager_on(disk).logs[TP]) == [b"kept", b"acked"]

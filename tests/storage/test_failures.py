@@ -456,3 +456,67 @@ class TestCheckpoints:
             append(log, 30)
             log.flush()
             disk.restart()
+
+
+def test_a_part_of_a_refused_append_does_not_come_back_in_a_closed_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rules E1, E4 and E8: what was cut off is durably gone before anything after it is acked."""
+    disk = CrashDisk(Random(1))
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    log.append_as_leader(batch(b"first"), leader_epoch=0)
+    log.flush()
+    disk.capacity_bytes -= disk.space(DIR).free_bytes - 30  # Others have filled the disk.
+    with pytest.raises(DiskFullError):
+        log.append_as_leader(batch(b"refused".ljust(100)), leader_epoch=0)
+    disk.capacity_bytes += 1 << 20
+    log.roll()
+    log.append_as_leader(batch(b"second"), leader_epoch=0)
+    log.flush()
+    for name in disk.listdir(log.directory):
+        # Of what was not flushed, all writes are kept, and no cut is.
+        file = disk._file(f"{log.directory}/{name}")
+        file.pending = [change for change in file.pending if change[1] is not None]
+    monkeypatch.setattr(disk, "_keeps", lambda mood: True)
+    disk.power_on()
+    assert values(manager_on(disk).logs[TP]) == [b"first", b"second"]
+
+
+def test_a_segment_that_could_not_begin_nor_be_taken_back() -> None:
+    """Rule E4: no start may find a successor of a segment that went on growing. A file system that
+    copies on write may have no room even to delete; then the directory goes offline."""
+    disk = FullDisk()
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    append(log, 1)
+    log.flush()
+    successor = (f"{1:020d}.log", f"{1:020d}.index")
+    disk.refuses = lambda operation, path: operation == "unlink" and path.endswith(successor)
+    with pytest.raises(DiskError):
+        log.roll()
+    assert log.dir.is_offline
+
+
+def test_a_checkpoint_that_got_its_name_and_failed_then_is_not_taken_for_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule B7: a recovery point that is too high would count what is not flushed as durable."""
+    disk = CrashDisk(Random(1))
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    append(log, 3)
+    log.flush()
+    manager.write_checkpoints({TP: 3})
+    append(log, 3)
+    log.flush()
+
+    def no_descriptor(path: str) -> None:
+        raise OutOfFilesError(f"no descriptor for {path}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "fsync_dir", no_descriptor)
+        manager.write_checkpoints({TP: 6})
+    assert not log.dir.is_offline
+    log.truncate_to(3)
+    assert checkpoint.read_offsets(disk, DIR, checkpoint.RECOVERY_POINTS)[TP] == 3

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.storage.helpers import DIR, TOPIC_ID, TP, batch, manager_on, values
+from tests.storage.helpers import DIR, TOPIC_ID, TP, StepExecutor, batch, fill, manager_on, values
 
 from tidemill.storage.checkpoint import LEADER_EPOCHS, RECOVERY_POINTS, parse_epochs
 from tidemill.storage.index import TIME_ENTRY_BYTES
@@ -15,6 +17,7 @@ from tidemill.storage.manager import LogManager
 from tidemill.storage.recovery import Loaded, OpenOptions, load
 from tidemill.testing.disk import CrashDisk
 from tidemill.types import TopicPartition
+from tidemill.wire.control import ControlType, build_marker
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
 PATH = f"{DIR}/{TP}"
@@ -406,3 +409,53 @@ def test_a_lost_epoch_checkpoint_is_made_again_from_the_batches() -> None:
     disk.truncate(f"{PATH}/leader-epoch-checkpoint", 3)
     assert reopen(disk).leader_epochs.entries == entries
     assert disk.read_file(f"{PATH}/leader-epoch-checkpoint").startswith(b"0\n4\n")
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_lost_tail_of_a_closed_segment_is_no_gap_of_compaction(
+    is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E4: above the recovery point nothing was compacted, so what is missing there is lost,
+    and a log must not claim it."""
+    disk, waiting = CrashDisk(Random(1)), StepExecutor()
+    config = LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
+    manager = manager_on(disk, config=config, executor=waiting)
+    log = manager.create(TP, TOPIC_ID, config)
+    fill(log, 3)
+    log.flush()
+    manager.write_checkpoints({TP: 3})
+    waiting.run_all()
+    fill(log, 3)
+    log.roll()
+    # The journal has the new segment's name; the flush that a roll asks for has not begun.
+    disk.fsync_dir(log.directory)
+    monkeypatch.setattr(disk, "_keeps", lambda mood: False)
+    disk.power_on()
+    again = manager_on(disk, config=config).logs[TP]
+    assert len(values(again)) == 3
+    assert again.log_end_offset == 3
+
+
+def test_a_batch_that_was_cut_into_still_tells_what_its_producer_did() -> None:
+    """Rules G5 and H9: DeleteRecords into the middle of an open transaction, then a crash."""
+    disk = CrashDisk(Random(1))
+    manager = manager_on(disk)
+    log = manager.create(TP, TOPIC_ID, LogConfig())
+    records = batch(b"a", b"b", b"c", producer_id=11, epoch=0, sequence=0, transactional=True)
+    log.append_as_leader(records, leader_epoch=0)
+    log.append_as_leader(batch(b"d"), leader_epoch=0)
+    log.flush()
+    log.advance_log_start(1)
+    manager.write_checkpoints({TP: 4})
+    disk.restart()
+    again = manager_on(disk).logs[TP]
+    assert again.log_start_offset == 1
+    entry = again.producers.get(11)
+    assert entry is not None
+    assert entry.last_sequence == 2, "a retry would be taken for new records"
+    assert again.last_stable_offset(4) == 1, "records of an open transaction could be read"
+    abort = build_marker(
+        ControlType.ABORT, producer_id=11, producer_epoch=0, coordinator_epoch=1, timestamp=1
+    )
+    again.append_as_leader(bytearray(abort), leader_epoch=0, producer_check=False)
+    assert again.aborted_transactions(1, 5), "records of an aborted transaction could be read"

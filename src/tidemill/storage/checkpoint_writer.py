@@ -27,6 +27,8 @@ class CheckpointWriter:
         self._captured = 0
         self._written = 0
         self._on_disk: dict[str, Offsets] = {}
+        self._unsure: set[str] = set()
+        """Files whose last replacement failed: it may have come as far as the name."""
 
     def prepare(self, files: Mapping[str, Offsets]) -> Callable[[], None]:
         """The work of writing these files; call this on the loop, and the result anywhere.
@@ -46,11 +48,12 @@ class CheckpointWriter:
 
     def mentions(self, topic_partition: TopicPartition) -> bool:
         """Whether a file has an offset of this partition."""
-        return any(topic_partition in offsets for offsets in self._on_disk.values())
+        known = any(topic_partition in offsets for offsets in self._on_disk.values())
+        return known or bool(self._unsure)
 
     def on_disk(self, name: str) -> Offsets:
         """What the file says, as far as it was written here."""
-        return self._on_disk.get(name, {})
+        return {} if name in self._unsure else self._on_disk.get(name, {})
 
     def _write(self, number: int, files: Mapping[str, Offsets]) -> None:
         with self._lock:
@@ -58,6 +61,8 @@ class CheckpointWriter:
                 return
             self._written = number
             for name, offsets in files.items():
-                if self._on_disk.get(name) != offsets:
+                if self._on_disk.get(name) != offsets or name in self._unsure:
+                    self._unsure.add(name)
                     replace_file(self._files, self._directory, name, format_offsets(offsets))
+                    self._unsure.discard(name)
                     self._on_disk[name] = offsets

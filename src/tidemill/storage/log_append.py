@@ -180,6 +180,11 @@ class AppendableLog(DurableLog):
             segment.write(parts)
         except DiskError as error:
             self.dir.fail(error)
+            path = self._active.log_path
+            if path not in self._unsynced_paths:
+                # What the file got of it was cut off again. A crash must not bring that back, and
+                # no flush would look at this segment any more once the next one has begun.
+                self._unsynced_paths.append(path)
             raise
 
     def _take_in(

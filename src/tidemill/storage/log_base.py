@@ -224,15 +224,15 @@ class LogBase:
         segment = Segment(
             self._files, self.directory, offset, size=-1, created_ms=self._clock.now_ms()
         )
+        if self.config.preallocate:
+            # What the old segment did not use goes back, and the new one gets all it may need.
+            self._files.truncate(self._active.log_path, self._active.size)
         try:
             segment.create()
         except DiskError:
             # The old one may go on growing: no start must find its successor there already.
-            self._files.unlink(segment.log_path)
+            self._unbroken(lambda: self._take_back(segment))
             raise
-        if self.config.preallocate:
-            # What the old segment did not use goes back, and the new one gets all it may need.
-            self._files.truncate(self._active.log_path, self._active.size)
         self._segments.append(segment)
         self._bases.append(offset)
         self.log_end_offset = offset
@@ -241,6 +241,10 @@ class LogBase:
         self._jitter_ms = self._new_jitter()
         if self.on_rolled is not None:
             self.on_rolled()
+
+    def _take_back(self, segment: Segment) -> None:
+        self._files.unlink(segment.log_path)
+        self._files.fsync_dir(self.directory)
 
     def _reserve_space(self) -> None:
         if self.config.preallocate:

@@ -85,11 +85,12 @@ class LogOpening(LogUpkeep):
     ) -> recovery.Loaded:
         """Open the files; nothing is noted of a copy, so all of it is looked at."""
         config = config or self._config_for(topic_partition)
+        is_noted = topic_partition in place.recovery_points and not is_copy
         options = recovery.OpenOptions(
             was_clean=was_clean,
-            recovery_point=0 if is_copy else place.recovery_points.get(topic_partition, 0),
+            recovery_point=place.recovery_points[topic_partition] if is_noted else 0,
             log_start_offset=0 if is_copy else place.log_starts.get(topic_partition, 0),
-            allows_gaps=config.cleanup_compact,
+            allows_gaps=config.cleanup_compact and not is_noted,
             index_interval_bytes=config.index_interval_bytes,
             now_ms=self._clock.now_ms(),
         )

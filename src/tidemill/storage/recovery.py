@@ -71,7 +71,8 @@ class OpenOptions:
     recovery_point: int = 0
     log_start_offset: int = 0
     allows_gaps: bool = False
-    """Whether compaction may have taken records from the end of a segment."""
+    """Whether compaction may have taken records from the end of a segment above it, too: nobody
+    knows how far it came."""
     index_interval_bytes: int = 4096
     now_ms: int = 0
 
@@ -205,7 +206,7 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
         point = options.recovery_point if slot == first else 0
         end_offset, is_whole = _recover_segment(files, loaded, segment, point, limit, options)
         loaded.log_end_offset = end_offset
-        has_gap = limit is not None and _is_hole(limit - end_offset, options)
+        has_gap = limit is not None and _is_hole(end_offset, limit, options)
         if not is_whole or has_gap:
             loaded.truncated_bytes += _drop_after(segments, slot)
             _report_cut(loaded, options.recovery_point)
@@ -217,15 +218,21 @@ def _recover(files: Files, loaded: Loaded, options: OpenOptions) -> None:
     has_sealed = len(segments) - first > 1
     if has_sealed or loaded.truncated_bytes or loaded.log_end_offset != options.recovery_point:
         _note_tail(loaded.unsynced, segments[first:])
+    else:
+        # Nothing is missing, but a cut that was under way may be in memory only.
+        loaded.unsynced.paths += [segments[-1].log_path, segments[-1].txn_index.path]
 
 
-def _is_hole(width: int, options: OpenOptions) -> bool:
-    """Whether so many offsets between two segments mean that something in between was lost.
+def _is_hole(begin: int, end: int, options: OpenOptions) -> bool:
+    """Whether the offsets that are missing between two segments were lost in the crash.
 
-    Compaction leaves gaps, too. A segment only ever begins behind one, instead of where the last
-    ended, if the gap is too wide for 32 bits: so wide a gap is not what a crash leaves.
+    Compaction leaves gaps, too, but only below the recovery point. A segment only ever begins
+    behind a gap, instead of where the last ended, if that is too wide for 32 bits: so wide a gap is
+    not what a crash leaves.
     """
-    return 0 < width < WIDE_GAP and not options.allows_gaps
+    if options.allows_gaps or end <= options.recovery_point:
+        return False
+    return 0 < end - begin < WIDE_GAP
 
 
 def _report_cut(loaded: Loaded, recovery_point: int) -> None:

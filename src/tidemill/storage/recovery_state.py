@@ -157,8 +157,8 @@ def _replay_segment(
 ) -> None:
     start = _start_of(files, segment, begin)
     for position, header in _sound_headers(files, segment, start):
-        if header.base_offset < begin:
-            continue
+        if header.next_offset <= begin:
+            continue  # One that DeleteRecords cut into still says what its producer did.
         if not header.is_control:
             producers.apply(header, header.base_offset)
             continue
