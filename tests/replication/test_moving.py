@@ -14,6 +14,7 @@ from tests.storage.helpers import TOPIC_ID, TP, batch, manager_on, read_all
 
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import ReplicaTrouble, with_topic
+from tidemill.replication import moving
 from tidemill.replication.moving import Move, _align
 from tidemill.replication.partition import Partition
 from tidemill.storage.disk_errors import (
@@ -119,6 +120,32 @@ async def test_a_move_of_a_deleted_topic_does_not_go_on_with_its_successor() -> 
 
     third = come_up(disk, topic_number=2)
     assert [record.value for record in read_all(third.only().log)] == [b"new 0", b"new 1"]
+
+
+@pytest.mark.parametrize("rest_bytes_max", [0, 1 << 20], ids=["in chunks", "in one go"])
+async def test_a_log_that_begins_in_the_middle_of_a_batch_can_be_moved(
+    rest_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeleteRecords cut into the first batch: it is copied whole, and begins where the log does."""
+    monkeypatch.setattr(moving, "REST_BYTES_MAX", rest_bytes_max)
+    disk = CrashDisk(Random(3))
+    world = come_up(disk)
+    partition = world.only()
+    partition.append(records(b"a", b"b", b"c", b"d"), required_acks=1)
+    partition.append(records(b"e"), required_acks=1)
+    partition.log.flush()
+    partition.log.advance_log_start(2)
+    target = other_dir(partition.log)
+    world.replicas.moves.move(partition, target)
+    await moves_end(world)
+    assert partition.log.dir.path == target
+    assert partition.log.log_start_offset == 2
+    go_down(world)
+
+    log = come_up(disk).only().log
+    assert log.dir.path == target
+    assert log.log_start_offset == 2
+    assert [record.value for record in read_all(log)] == [b"c", b"d", b"e"]
 
 
 class FailingDisk(CrashDisk):

@@ -21,6 +21,7 @@ from tidemill.clock import Clock
 from tidemill.errors import ApiError, ErrorCode, TidemillError
 from tidemill.executor import Executor
 from tidemill.replication.alignment import after_divergence, diverging
+from tidemill.replication.copying import ReplicaCopy, whole_batches
 from tidemill.replication.offload import in_thread
 from tidemill.replication.partition import Partition
 from tidemill.replication.throttle import UNLIMITED, Throttle
@@ -198,7 +199,7 @@ class Moves:
         found = _slice_of(source, future.log_end_offset)
         records = await in_thread(self._executor, found.read_blocking)
         if records and source.cuts == move.cuts:
-            future.append_as_follower(records)
+            _take(source, future, records)
             self._throttle.take(len(records))
         return False
 
@@ -212,7 +213,7 @@ class Moves:
     def _switch(self, partition: Partition, source: Log, future: Log) -> None:
         """Copy the rest and let the copy take over, in one turn of the loop."""
         while future.log_end_offset < source.log_end_offset:
-            future.append_as_follower(_slice_of(source, future.log_end_offset).read_blocking())
+            _take(source, future, _slice_of(source, future.log_end_offset).read_blocking())
         for epoch, start in source.leader_epochs.entries:
             if epoch > future.leader_epochs.latest:
                 future.leader_epochs.assign(epoch, start)
@@ -238,6 +239,15 @@ def _align(move: Move, source: Log, future: Log) -> None:
             future.truncate_to(cut.offset)
     except ApiError:
         future.truncate_fully_and_start_at(source.log_start_offset)
+
+
+def _take(source: Log, future: Log, records: bytes) -> None:
+    """Append to the copy as a follower does: the log may begin in the middle of the first batch."""
+    found = whole_batches(future, memoryview(records), source.leader_epochs.latest)
+    if found is None:
+        where = f"{source.topic_partition} from offset {future.log_end_offset} on"
+        raise ApiError(ErrorCode.INVALID_RECORD, f"there is nothing to copy of {where}")
+    ReplicaCopy(future, 0).append(found)
 
 
 def _slice_of(source: Log, offset: int, max_bytes: int = CHUNK_BYTES) -> LogSlice:
