@@ -27,6 +27,7 @@ from tidemill.replication.conversion import (
     Records,
 )
 from tidemill.replication.copying import Fetched, ReplicaCopy
+from tidemill.replication.declining import Declining
 from tidemill.replication.isr import NO_PARTITION_EPOCH, IsrAnswer, IsrProposal, Settled
 from tidemill.replication.leading import LeaderSettings, Leadership
 from tidemill.replication.progress import NO_BROKER_EPOCH, UNKNOWN_OFFSET, FetchPosition
@@ -98,6 +99,7 @@ class Partition(Readable):
         self._flush_error: BaseException | None = None
         self._flush_requested_to = 0
         self._stood_aside_in = NO_PARTITION_EPOCH
+        self._declining = Declining(around.lag_max_ms)
         self._refusals = Refusals()
         self._has_enough_in_sync = False
         self._has_followers = False
@@ -134,6 +136,9 @@ class Partition(Readable):
     def _lead(self, image: PartitionImage) -> None:
         """Become the leader, in an epoch whose start is durable before its records (A7)."""
         if self.is_offline:
+            present = tuple(map(self._around.epoch_of, self.replicas))
+            if self._declining.is_due(present, self._around.clock.monotonic_ms()):
+                self._around.on_trouble(self, ReplicaTrouble.GONE)
             return
         self.log.begin_epoch(image.leader_epoch)
         self.leader_epoch = image.leader_epoch
