@@ -58,7 +58,14 @@ from tidemill.replication.partition import Partition
 from tidemill.storage.manager import LogManager
 from tidemill.testing.disk import CrashDisk
 from tidemill.testing.loop import Domain, SimLoop, VirtualClock, VirtualExecutor
-from tidemill.types import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, PartitionIndex
+from tidemill.types import (
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+    PartitionIndex,
+    TopicPartition,
+)
 from tidemill.wire.codec import decode, encode
 from tidemill.wire.messages.fetch import (
     FetchPartition,
@@ -125,7 +132,7 @@ class Node:
         self.replicas: ReplicaManager
         self.executor: StallingExecutor
         self.broker: Broker
-        self.lost: list[Partition] = []
+        self.lost: list[TopicPartition] = []
 
     @property
     def epoch(self) -> BrokerEpoch:
@@ -228,7 +235,7 @@ class Node:
         response: ListOffsetsResponse = await self.world.call(self, leader_id, serve)
         return response
 
-    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+    def report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
         self.lost += partitions
         self.world.replicas_lost(self.broker_id, partitions, trouble)
 
@@ -314,9 +321,8 @@ class World:
         return response
 
     def replicas_lost(
-        self, broker_id: BrokerId, partitions: Sequence[Partition], trouble: ReplicaTrouble
+        self, broker_id: BrokerId, lost: Sequence[TopicPartition], trouble: ReplicaTrouble
     ) -> None:
-        lost = [one.topic_partition for one in partitions]
         self.write(replicas_lost(self.image, broker_id, lost, self._policy, trouble))
 
     def state(self, topic: str = "t") -> PartitionImage:

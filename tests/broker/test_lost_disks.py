@@ -1,12 +1,14 @@
-"""Replicas that have no disk any more, in virtual time: somebody else leads, if anybody can."""
+"""Replicas that have no disk, or no log on it, in virtual time: somebody else leads who can."""
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 import pytest
 from tests.broker.replica_world import LAG_MAX_MS, World
 
 from tidemill.controller.election import ElectionPolicy
-from tidemill.storage.disk_errors import DiskFailedError
+from tidemill.storage.disk_errors import DiskFailedError, DiskFullError
 from tidemill.testing.loop import SimLoop
 from tidemill.types import NO_BROKER, TopicPartition
 
@@ -54,3 +56,26 @@ def test_replicas_without_disks_do_not_elect_each_other_for_ever(
     assert settled.leader_epoch < 10
     world.run_ms(10 * LAG_MAX_MS)
     assert world.state() == settled
+
+
+def test_a_replica_without_a_log_does_not_lead(
+    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E8: nobody waits for a full disk while others have room; with room it is back."""
+    world = World(loop)
+
+    def refuse(*about: object) -> NoReturn:
+        raise DiskFullError("no room for a directory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.nodes[0].broker.logs, "create", refuse)
+        world.create_topic()
+        world.run_ms(10_000)
+        state = world.state()
+        assert (state.leader, set(state.isr)) == (1, {1, 2})
+        assert world.nodes[0].lost == [TopicPartition("t", 0)], "it is said once"
+        answer = world.produce(b"a")
+        world.run_ms(100)
+        assert answer.produced.error_code == 0
+    world.run_ms(10_000)
+    assert set(world.state().isr) == {0, 1, 2}

@@ -64,7 +64,7 @@ def test_a_failed_disk_costs_its_replicas_only(world: World) -> None:
     node.partition().log.dir.fail(DiskFailedError("broken"))
     node.domain.run(node.replicas.take_offline, [TopicPartition("t", 0)])
     world.run_ms(500)
-    assert [partition.topic_partition.topic for partition in node.lost] == ["t"]
+    assert [partition.topic for partition in node.lost] == ["t"]
     assert world.state().leader == 1
     assert set(world.state().isr) == {1, 2}
     answer = world.produce(b"a", at=1)

@@ -27,6 +27,7 @@ from tidemill.storage.files import Buffer
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.testing.disk import CrashDisk
+from tidemill.types import TopicPartition
 
 DIRS = ("/one", "/two")
 
@@ -182,9 +183,9 @@ class Reports:
     """The controller, as far as it is told which replicas are lost."""
 
     def __init__(self) -> None:
-        self.gone: list[Partition] = []
+        self.gone: list[TopicPartition] = []
 
-    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+    def report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
         assert trouble is ReplicaTrouble.GONE
         self.gone += partitions
 
@@ -223,7 +224,7 @@ async def test_a_replica_whose_move_fails_in_the_last_steps_is_handed_over(
     partition = await move_on(disk, world, reports)
     assert partition.is_offline
     assert not partition.is_leader
-    assert reports.gone == [partition], "once"
+    assert reports.gone == [partition.topic_partition], "once"
     with pytest.raises(ApiError) as caught:
         partition.append(records(b"more"), required_acks=1)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from tidemill.errors import TidemillError
 from tidemill.image import ReplicaTrouble
-from tidemill.replication.partition import Partition
 from tidemill.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -32,9 +31,9 @@ class Reports:
         self._lost: dict[TopicPartition, ReplicaTrouble] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+    def report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
         """Have these replicas taken out of their in-sync sets, and others elected."""
-        self._lost.update((each.topic_partition, trouble) for each in partitions)
+        self._lost.update((each, trouble) for each in partitions)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.replication.isr import IsrAnswer, IsrProposal
-from tidemill.types import BrokerId
+from tidemill.types import BrokerId, TopicPartition
 from tidemill.wire.messages.fetch import FetchRequest, FetchResponse
 from tidemill.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
@@ -51,7 +51,7 @@ class LeaderLink(Protocol):
 class ReplicaReports(Protocol):
     """Tells the controller of replicas that this broker cannot use (OfflineReplicas)."""
 
-    def report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+    def report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
         """Have these replicas taken out of their ISRs, and others elected where they lead.
 
         It is told until the controller knows; what came of it, images will say.

@@ -111,7 +111,9 @@ class ReplicaManager:
             lag_max_ms=replication.lag_max_ms,
             on_moved=on_moved,
             on_flush_failed=self._flush_failed,
-            on_trouble=lambda partition, trouble: self._report([partition], trouble),
+            on_trouble=lambda partition, trouble: self._report(
+                [partition.topic_partition], trouble
+            ),
             on_appended=on_appended,
             on_led=self._led,
             on_copied=self._copied,
@@ -283,6 +285,9 @@ class ReplicaManager:
             self._without_log[topic_partition] = wanted
             self._complain(topic_partition, error)
             self._retry_later(RETRY_MS)
+            if self._broker_id in image.isr and len(image.isr) > 1:
+                # Others go on without us (E8); who has no log lacks everything.
+                self._report([topic_partition], ReplicaTrouble.DAMAGED)
             return
         self._by_name[topic.name][image.index] = partition
         self.moves.resume(partition)
@@ -456,16 +461,16 @@ class ReplicaManager:
 
         The controller is told, so that replicas elsewhere take over, partition by partition.
         """
-        offline: list[Partition] = []
+        offline: list[TopicPartition] = []
         for topic, index in lost:
             partition = self.get(topic, index)
             if partition is not None:
                 partition.take_offline()
                 self._attend(partition)
-                offline.append(partition)
+                offline.append(partition.topic_partition)
         self._report(offline, ReplicaTrouble.GONE)
 
-    def _report(self, partitions: Sequence[Partition], trouble: ReplicaTrouble) -> None:
+    def _report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
         if partitions and self._reports is not None:
             self._reports.report(partitions, trouble)
 
