@@ -40,6 +40,10 @@ from tidemill.wire.records import Record, build_batch
 
 _KEYS: dict[type[Any], ApiKey] = {api.request: key for key, api in APIS.items()}
 
+CLOSED_WITHIN_S = 8.0
+"""Before any connection without a request is closed, which takes `connection.handshake.timeout.ms`:
+ten seconds."""
+
 
 class Client:
     """One connection that sends requests and reads answers, nothing more."""
@@ -71,10 +75,10 @@ class Client:
         assert received == sent
         return response
 
-    async def is_closed(self, within_s: float = 5.0) -> bool:
+    async def is_closed(self) -> bool:
         """Whether the broker closes the connection, without another byte."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), within_s) == b""
+            return await asyncio.wait_for(self.reader.read(1), CLOSED_WITHIN_S) == b""
         except ConnectionError:
             return True
         except TimeoutError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.broker.cluster import until
 from tests.broker.harness import (
     Client,
     batch,
@@ -19,6 +20,7 @@ from tests.broker.harness import (
     produce,
     running_broker,
 )
+from tests.waiting import LONG_S
 
 from tidemill.broker.handlers.fetch import EAGER_BYTES_TOTAL_MAX, SLICE_BYTES_MAX, StoredRecords
 from tidemill.broker.server import BrokerServer
@@ -133,15 +135,12 @@ async def test_at_the_end_there_is_nothing_and_no_error(client: Client, topic_id
 async def test_a_long_poll_wakes_with_the_append(
     server: BrokerServer, client: Client, topic_id: UUID
 ) -> None:
-    loop = asyncio.get_running_loop()
-    client.send(fetch_request("t", 0, max_wait_ms=10_000), 12)
-    await asyncio.sleep(0.05)
-    began = loop.time()
+    client.send(fetch_request("t", 0, max_wait_ms=90_000), 12)
+    await until(lambda: len(server.purgatory) == 1)
     async with connect(server.port) as producer:
         await produce(producer, "t", batch([b"a"]))
-    _, response = await client.receive(FetchRequest, 12)
+    _, response = await asyncio.wait_for(client.receive(FetchRequest, 12), LONG_S)
     assert offsets(only(response)) == [(0, 0)]
-    assert loop.time() - began < 2
 
 
 async def test_a_long_poll_ends_with_its_time(client: Client, topic_id: UUID) -> None:
@@ -149,7 +148,7 @@ async def test_a_long_poll_ends_with_its_time(client: Client, topic_id: UUID) ->
     began = loop.time()
     data = only(await fetch(client, "t", 0, max_wait_ms=200))
     assert data.error_code == 0
-    assert 0.15 < loop.time() - began < 2
+    assert loop.time() - began > 0.15
 
 
 async def test_a_long_poll_waits_for_min_bytes(
@@ -168,10 +167,10 @@ async def test_a_long_poll_ends_when_its_topic_is_deleted(
     server: BrokerServer, client: Client, topic_id: UUID
 ) -> None:
     """Rule A11: whoever waits for a deleted topic is told at once."""
-    client.send(fetch_request("t", 0, max_wait_ms=10_000), 12)
-    await asyncio.sleep(0.05)
+    client.send(fetch_request("t", 0, max_wait_ms=90_000), 12)
+    await until(lambda: len(server.purgatory) == 1)
     await server.controller.delete_topics(["t"])
-    _, response = await asyncio.wait_for(client.receive(FetchRequest, 12), 5)
+    _, response = await asyncio.wait_for(client.receive(FetchRequest, 12), LONG_S)
     assert only(response).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -345,5 +344,4 @@ async def test_many_idle_connections_cost_the_busy_nothing(
         for count in range(20):
             result = await asyncio.wait_for(produce(client, "t", batch([b"v"]), partition=1), 5)
             assert result.base_offset == count
-    await asyncio.sleep(0.1)
-    assert len(server.purgatory) == 0, "whoever hangs up is forgotten"
+    await until(lambda: len(server.purgatory) == 0)  # Whoever hangs up is forgotten.

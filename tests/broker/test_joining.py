@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+from tests.broker.cluster import until
 from tests.broker.harness import connect, metadata_of
 from tests.controller.helpers import ENDPOINT, broker_config
 
@@ -68,24 +70,45 @@ def test_a_proof_is_good_for_one_greeting_and_one_side() -> None:
     assert len({proof, *others}) == 7
 
 
-async def test_no_client_is_served_before_the_controller_has_let_the_broker_in(
-    tmp_path: Path,
-) -> None:
-    """Rule K2: peers may come, clients are sent away; and a broker does not wait for ever."""
+@asynccontextmanager
+async def shut_out(directory: Path, patience_ms: int) -> AsyncIterator[BrokerServer]:
+    """A broker that has not begun; whoever is in office reaches nobody, so it lets nobody in."""
     tree = MemoryTree(SystemClock())
     boss = Controller(MemoryStore(tree), broker_config(), SystemClock(), Random(9), broker_id=9)
     await boss.start()
-    await boss.register_broker([ENDPOINT])  # It reaches nobody, so it lets nobody in.
-    settings = {"node.id": "1", "initial.broker.registration.timeout.ms": "700"}
-    server = BrokerServer(config_of(tmp_path, settings), store=MemoryStore(tree))
-    starting = asyncio.ensure_future(server.start())
-    await asyncio.sleep(0.3)
-    assert not starting.done()
-    async with connect(server.port) as client:
-        assert (await client.ask(ApiVersionsRequest(), 0)).error_code == 0
-        client.send(metadata_of(), 12)
-        assert await client.is_closed()
-    with pytest.raises(ApiError, match="broker 9, did not let this broker in within 700 ms"):
-        await starting
-    await server.stop()
-    await boss.stop()
+    await boss.register_broker([ENDPOINT])
+    settings = {"node.id": "1", "initial.broker.registration.timeout.ms": str(patience_ms)}
+    server = BrokerServer(config_of(directory, settings), store=MemoryStore(tree))
+    try:
+        yield server
+    finally:
+        await server.stop()
+        await boss.stop()
+
+
+def accepts(server: BrokerServer) -> bool:
+    """Whether it takes connections yet; it binds its addresses long before."""
+    listeners = getattr(server, "listeners", [])
+    return bool(listeners) and all(each._server is not None for each in listeners)
+
+
+async def test_no_client_is_served_before_the_controller_has_let_the_broker_in(
+    tmp_path: Path,
+) -> None:
+    """Rule K2: peers may come, clients are sent away."""
+    async with shut_out(tmp_path, patience_ms=600_000) as server:
+        starting = asyncio.ensure_future(server.start())
+        await until(lambda: accepts(server))
+        async with connect(server.port) as client:
+            assert (await client.ask(ApiVersionsRequest(), 0)).error_code == 0
+            client.send(metadata_of(), 12)
+            assert await client.is_closed()
+        assert not starting.done()
+        starting.cancel()
+        await asyncio.wait([starting])
+
+
+async def test_a_broker_does_not_wait_for_ever_to_be_let_in(tmp_path: Path) -> None:
+    async with shut_out(tmp_path, patience_ms=300) as server:
+        with pytest.raises(ApiError, match="broker 9, did not let this broker in within 300 ms"):
+            await server.start()
