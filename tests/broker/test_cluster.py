@@ -223,7 +223,7 @@ async def test_a_broker_that_stops_hands_over_and_comes_back(brokers: Cluster) -
     async with connect(brokers[leaving].port) as client:
         assert (await produce(client, "t", batch([b"one"]))).error_code == 0
     await brokers.stop(leaving)
-    await until(lambda: brokers.partition("t").leader == staying[0], 2)
+    await until(lambda: brokers.partition("t").leader == staying[0])
     state = brokers.partition("t")
     assert (state.leader_epoch, set(state.isr)) == (1, set(staying))
     await brokers.settled()
@@ -281,7 +281,8 @@ async def test_a_broker_that_lost_its_session_leads_again_once_it_is_registered_
 
 async def test_a_second_broker_with_the_same_id_is_refused(brokers: Cluster) -> None:
     """Rule K5: it names whoever holds the id."""
-    twin = brokers.make(2, {"log.dirs": str(brokers._directory / "twin")})
+    waits = {"broker.session.timeout.ms": "3000"}  # For so long the other one might be dead.
+    twin = brokers.make(2, {"log.dirs": str(brokers._directory / "twin"), **waits})
     with pytest.raises(ApiError, match=rf"127\.0\.0\.1:{brokers[2].port}") as caught:
         await twin.start()
     await twin.stop()

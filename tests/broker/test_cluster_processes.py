@@ -24,12 +24,16 @@ from tidemill.wire.messages.topics import (
 )
 
 SESSION_MS = 4_000
+LONG_SESSION_MS = 120_000
+"""Far longer than anybody waits here."""
 
 
-def processes(directory: Path, store_url: str, count: int = 2) -> list[BrokerProcess]:
+def processes(
+    directory: Path, store_url: str, count: int = 2, session_ms: int = SESSION_MS
+) -> list[BrokerProcess]:
     settings = {
         "store.url": store_url,
-        "broker.session.timeout.ms": str(SESSION_MS),
+        "broker.session.timeout.ms": str(session_ms),
         "min.insync.replicas": "1",
     }
     return [
@@ -39,9 +43,16 @@ def processes(directory: Path, store_url: str, count: int = 2) -> list[BrokerPro
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[list[BrokerProcess]]:
+def session_ms() -> int:
+    """For how long a silent broker of the pair is taken for alive."""
+    return SESSION_MS
+
+
+@pytest.fixture
+def pair(tmp_path: Path, session_ms: int) -> Iterator[list[BrokerProcess]]:
     """Two brokers on a SQLite file."""
-    brokers = processes(tmp_path, f"sqlite://{tmp_path / 'store.db'}")
+    store_url = f"sqlite://{tmp_path / 'store.db'}"
+    brokers = processes(tmp_path, store_url, session_ms=session_ms)
     try:
         for broker in brokers:
             broker.start()
@@ -100,13 +111,14 @@ async def kill_and_return(brokers: list[BrokerProcess], *, at_once: bool) -> Non
     assert (partition.error_code, partition.high_watermark) == (ErrorCode.NONE, 2)
 
 
+@pytest.mark.parametrize("session_ms", [LONG_SESSION_MS])
 async def test_a_killed_broker_is_noticed_at_once_and_comes_back(pair: list[BrokerProcess]) -> None:
     """Rules A10, K5: the lock of a dead process is free, so nobody waits for its session."""
     one, two = pair
     await make_topic(one, 1, 2)
     await wait_until_led_by(two, 1, LONG_S)
     one.kill()
-    assert await wait_until_led_by(two, 2, 5) < SESSION_MS / 1000
+    await wait_until_led_by(two, 2, LONG_S)
     await asyncio.to_thread(one.start)
     answer = await described(one, "t")
     assert {each.node_id for each in answer.brokers} == {1, 2}
@@ -135,7 +147,7 @@ async def test_a_stopped_broker_is_taken_for_dead_and_finds_out(pair: list[Broke
     async with connect(one.port) as client:
         refused = await produce(client, "t", batch([b"late"]))
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LONG_S):
         while len((await described(two)).brokers) < 2:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.05)
 
