@@ -121,6 +121,21 @@ async def test_its_death_is_told_and_it_is_started_again(
     assert not run.evidence.values_are_unique, "each life sent the same"
 
 
+async def test_what_it_says_is_news_before_our_reader_has_seen_it(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends, says so and dies, all while our reader still waits for the first answer."""
+
+    async def sees_nothing(self: Program) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Program, "_look_on", sees_nothing)
+    run, _ = await program(broker, tmp_path, writer(tmp_path, "tells", "3", "dies"))
+    await run.start()
+    await run.close()
+    assert "0" in run.evidence.acked
+
+
 async def test_a_program_that_cannot_start_is_an_error(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -136,6 +151,8 @@ async def test_all_its_processes_are_ended(broker: BrokerProcess, tmp_path: Path
     command = f"{writer(tmp_path, 'tells', '1', 'waits')} & echo $! > {pid}; wait; true"
     run, _ = await program(broker, tmp_path, command)
     await run.start()
+    # The shell may tell after its child has sent something.
+    await asyncio.to_thread(eventually, lambda: pid.exists() and pid.read_text().endswith("\n"))
     child = psutil.Process(int(pid.read_text()))
     await ended(broker, run)
     await asyncio.to_thread(eventually, lambda: gone(child))

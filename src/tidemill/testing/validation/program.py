@@ -292,6 +292,9 @@ class Program:
         self._sends.append(Operation("program", [send], Outcome.OK, ended_ms=now_ms))
         self.evidence.acked[value] += 1
         self.evidence.ack_times_ms.append(now_ms)
+        if self._feed is None:
+            # Known to it before our reader sees the record; it may end in between.
+            self._first_news.set()
 
     def _first_time(self, text: str) -> None:
         if text not in self.evidence.notes:
