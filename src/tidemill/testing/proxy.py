@@ -66,15 +66,18 @@ class Conditions:
     bytes_per_s: int | None = None
 
 
+def _none_yet() -> dict[Way, int]:
+    return {Way.TO_SERVER: 0, Way.TO_CLIENT: 0}
+
+
 @dataclass(slots=True)
 class Stats:
     """What a link has done so far."""
 
     sessions: int = 0
     open_sessions: int = 0
-    passed_bytes: dict[Way, int] = field(
-        default_factory=lambda: {Way.TO_SERVER: 0, Way.TO_CLIENT: 0}
-    )
+    passed_bytes: dict[Way, int] = field(default_factory=_none_yet)
+    dropped_bytes: dict[Way, int] = field(default_factory=_none_yet)
 
 
 class Link:
@@ -262,6 +265,7 @@ class _Session:
             conditions = self._link.conditions(self, way)
             if data and conditions.is_blocked and conditions.drops:
                 self.is_torn = True
+                self._link.stats.dropped_bytes[way] += len(data)
                 continue
             await self._link.passable(self, way)
             if data is None:

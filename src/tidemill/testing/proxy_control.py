@@ -122,6 +122,10 @@ class LinkControl:
         count: int = self._do("stats")["passed_bytes"][way.value]
         return count
 
+    def dropped_bytes(self, way: Way) -> int:
+        count: int = self._do("stats")["dropped_bytes"][way.value]
+        return count
+
     def _do(self, name: str, **options: Any) -> Any:
         return self._proxy.call(name, self._number, options)
 
