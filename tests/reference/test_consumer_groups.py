@@ -10,6 +10,7 @@ import pytest
 from tests.reference.answers import create, known_id
 from tests.reference.group_steps import Stage, joining, leaving, play
 from tests.reference.pair import Pair
+from tests.waiting import eventually
 
 from tidemill.client.consumer_protocol import (
     Subscription,
@@ -138,11 +139,15 @@ def test_listing(pair: Pair, name: str) -> None:
 
     def scenario(stage: Stage) -> None:
         Members(stage, name, name).join("join")
-        time.sleep(0.3)
-        for step, types in (("all", []), ("consumer", ["consumer"]), ("classic", ["classic"])):
+
+        def answered(types: list[str]) -> Any:
             answer = stage.peer.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest(types_filter=types))
             answer.groups = [each for each in answer.groups if each.group_id == name]
-            stage.note(step, ApiKey.LIST_GROUPS, 5, answer)
+            return answer
+
+        eventually(lambda: answered([]).groups, "the group is listed")
+        for step, types in (("all", []), ("consumer", ["consumer"]), ("classic", ["classic"])):
+            stage.note(step, ApiKey.LIST_GROUPS, 5, answered(types))
 
     play(pair, scenario)
 

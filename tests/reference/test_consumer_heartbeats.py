@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.reference.group_steps import wait_for_coordinator
 from tests.reference.pair import Case, Pair, Peer
+from tests.waiting import eventually
 
 from tidemill.errors import ErrorCode
 from tidemill.wire.apis import ApiKey
@@ -174,16 +175,17 @@ def test_static_members(pair: Pair, topic: str) -> None:
 
 def test_patterns(pair: Pair, topic: str) -> None:
     """Kafka looks for matching topics in the background, so its answer comes a beat later."""
-    group = f"pattern-{topic}"
+    wanted = join(f"pattern-{topic}", "m1", None, subscribed_topic_regex=f"{topic[:-1]}.?")
     for peer in (pair.kafka, pair.tidemill):
-        request = join(group, "m1", None, subscribed_topic_regex=f"{topic[:-1]}.?")(peer)
-        peer.ask(BEAT, 1, request)
-    time.sleep(2)
-    for peer in (pair.kafka, pair.tidemill):
-        answer = peer.ask(
-            BEAT, 1, join(group, "m1", None, subscribed_topic_regex=f"{topic[:-1]}.?")(peer)
-        )
-        (found,) = answer.assignment.topic_partitions
+        told: list[TopicPartitions] = []
+
+        def has_some(peer: Peer = peer, told: list[TopicPartitions] = told) -> bool:
+            assignment = peer.ask(BEAT, 1, wanted(peer)).assignment
+            told[:] = assignment.topic_partitions if assignment else []
+            return bool(told)
+
+        eventually(has_some, f"{peer.name} finds the topic")
+        (found,) = told
         assert found.topic_id == peer.topic_id(topic)
         assert sorted(found.partitions) == [0, 1, 2, 3]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +9,7 @@ import pytest
 from tests.reference.answers import NOBODY, create, known_id
 from tests.reference.group_steps import Stage, joining, leaving, play
 from tests.reference.pair import Pair
+from tests.waiting import eventually
 
 from tidemill.wire.apis import APIS, ApiKey
 from tidemill.wire.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest
@@ -293,7 +293,13 @@ def test_offsets_go_with_their_topic(pair: Pair, name: str) -> None:
         offsets.commit("other", f"{name}-other", {0: 6})
         gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=30_000)
         stage.peer.ask(ApiKey.DELETE_TOPICS, 6, gone)
-        time.sleep(0.5)
+        everything = OffsetFetchRequest(group_id=name, topics=None)
+
+        def is_forgotten() -> bool:
+            found = stage.peer.ask(ApiKey.OFFSET_FETCH, 7, everything)
+            return [topic.name for topic in found.topics] == [f"{name}-other"]
+
+        eventually(is_forgotten, "the offsets are gone")
         offsets.fetch("gone", None)
         stage.peer.ask(ApiKey.CREATE_TOPICS, 7, create(name))
         stage.peer.wait_for_leaders(name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from tests.reference.group_steps import SESSION_MS, Stage, joining, leaving, play
 from tests.reference.pair import Pair
+from tests.waiting import eventually
 
 from tidemill.wire.apis import APIS, ApiKey
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
@@ -304,17 +304,21 @@ def test_list_groups(pair: Pair, name: str, version: int) -> None:
         stage.stable_member(f"{name}-stable", protocol_type="connect")
         stage.join("completing", 5, joining(f"{name}-completing"))
         stage.ask("asked back", ApiKey.JOIN_GROUP, 5, joining(f"{name}-pending"))
-        time.sleep(0.3)  # Kafka lists what is committed, and answers this join before that
 
-        def listed(step: str, states: list[str], types: list[str]) -> None:
+        def answered(states: list[str], types: list[str]) -> Any:
             request = ListGroupsRequest(states_filter=states, types_filter=types)
             answer = stage.peer.ask(ApiKey.LIST_GROUPS, version, request)
             answer.groups = sorted(
                 (group for group in answer.groups if group.group_id.startswith(f"{name}-")),
                 key=lambda group: group.group_id,
             )
-            stage.note(step, ApiKey.LIST_GROUPS, version, answer)
+            return answer
 
+        def listed(step: str, states: list[str], types: list[str]) -> None:
+            stage.note(step, ApiKey.LIST_GROUPS, version, answered(states, types))
+
+        # Kafka lists what is committed, and answers the last join before that.
+        eventually(lambda: len(answered([], []).groups) == 3, "all three are listed")
         listed("all", [], [])
         if version >= 4:
             listed("stable", ["Stable"], [])
@@ -354,8 +358,13 @@ def test_session_ends(pair: Pair, name: str) -> None:
 
     def scenario(stage: Stage) -> None:
         stage.stable_member(name, session_ms=6_000)
-        time.sleep(6.5)
-        stage.ask("after", ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=[name]))
+        request = DescribeGroupsRequest(groups=[name])
+
+        def is_out() -> bool:
+            return not stage.peer.ask(ApiKey.DESCRIBE_GROUPS, 5, request).groups[0].members
+
+        eventually(is_out, "the member is out")
+        stage.ask("after", ApiKey.DESCRIBE_GROUPS, 5, request)
 
     play(pair, scenario)
 
