@@ -49,6 +49,9 @@ def name_of(settings: Any) -> str:
 
 pytestmark = pytest.mark.timeout(120)
 
+DRAIN_MS = 30_000
+"""More than commits in the background ever take."""
+
 
 async def create(bootstrap: str, topic: str, partitions: int) -> None:
     async with Admin(bootstrap) as admin:
@@ -194,7 +197,7 @@ async def test_commits_by_hand(bootstrap: str, topic: str, settings: dict[str, A
             second: None,
         }
         consumer.commit_soon({second: 4}, lambda offsets, error: heard.append((offsets, error)))
-        await asyncio.sleep(0.5)
+        await consumer._grouped().drain(DRAIN_MS)
         assert heard == [({second: OffsetAndMetadata(4)}, None)]
     async with member(bootstrap, topic, **settings) as consumer:
         found = await consumer.committed(first, second)
@@ -213,11 +216,11 @@ async def test_an_automatic_commit_covers_what_earlier_polls_returned(
         async with asyncio.timeout(30):
             while not got:
                 got = await consumer.poll(4, timeout_ms=500)
-        await asyncio.sleep(0.3)
+        await consumer._grouped().drain(DRAIN_MS)
         found = (await consumer.committed(tp))[tp]
         assert found is None or found.offset == 0
         await consumer.poll(1, timeout_ms=500)
-        await asyncio.sleep(0.3)
+        await consumer._grouped().drain(DRAIN_MS)
         assert await consumer.committed(tp) == {tp: OffsetAndMetadata(4, leader_epoch=0)}
 
 
@@ -287,6 +290,7 @@ async def test_a_static_member_restarts_without_a_rebalance(
 ) -> None:
     await create(bootstrap, topic, 4)
     journal = Journal()
+    settings = {**settings, "session_timeout_ms": 30_000}  # Nobody is away for so long.
     async with member(bootstrap, topic, group_instance_id="one", **settings) as stays:
         stays.subscribe([topic], listener=journal)
         async with member(bootstrap, topic, group_instance_id="two", **settings) as goes:

@@ -49,7 +49,7 @@ async def read_all(bootstrap: str, topic: str, count: int, **settings: Any) -> l
         consumer.assign([(topic, index) for index in partitions])
         records: list[ConsumerRecord] = []
         while len(records) < count:
-            some = await consumer.poll(timeout_ms=5000)
+            some = await consumer.poll(timeout_ms=30_000)
             assert some, f"only {len(records)} of {count} records came"
             records += some
         return records

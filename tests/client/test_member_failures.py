@@ -202,12 +202,13 @@ async def test_who_was_thrown_out_while_he_was_to_give_up_comes_back(tmp_path: P
 async def test_a_long_poll_counts_as_polling(tmp_path: Path, protocol: str) -> None:
     """Nobody leaves the group while his user waits in `poll` for more than the interval."""
     journal = Journal()
-    settings = {"max_poll_interval_ms": 600, "group_protocol": protocol}
+    settings: dict[str, Any] = {"max_poll_interval_ms": 2_000, "group_protocol": protocol}
+    settings |= {"session_timeout_ms": 30_000}  # Nobody is to be out for another reason.
     async with broker(tmp_path) as server, member(server, **settings) as consumer:
         consumer.subscribe(["t"], listener=journal)
         await join(consumer)
         consumer.pause()  # Nothing is fetched, so nothing wakes the poll.
-        await consumer.poll(timeout_ms=2_500)
+        await consumer.poll(timeout_ms=4_500)
         await consumer.poll(timeout_ms=0)
         assert journal.told == ["assigned"]
 

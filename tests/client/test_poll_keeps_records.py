@@ -72,7 +72,7 @@ async def test_what_came_before_a_bad_record_is_handed_out_first(tmp_path: Path)
         for _ in range(3):
             with pytest.raises(ValueError, match="cannot read this"):
                 await consumer.poll(timeout_ms=1000)
-            await asyncio.sleep(0.1)
+            await consumer._grouped().drain(30_000)
         assert await consumer.position(TP) == 3
         assert await committed(consumer) == 3
         consumer.seek(TP, 4)
