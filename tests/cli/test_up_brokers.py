@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -130,10 +132,23 @@ def test_there_is_one_up_for_a_data_directory(tmp_path: Path) -> None:
         assert f"runs already for {up.data_dir} (pid {up.process.pid})" in second.err
 
 
+@contextmanager
+def next_port_taken() -> Iterator[int]:
+    """A free port; we listen on the one after it, which nobody else did."""
+    while True:
+        port = free_port()
+        try:
+            taken = socket.create_server(("127.0.0.1", port + 1))
+        except OSError:
+            continue
+        with taken:
+            yield port
+        return
+
+
 def test_a_port_that_is_taken_ends_it_before_it_is_ready(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    port = free_port()
-    with socket.create_server(("127.0.0.1", port + 1)):
+    with next_port_taken() as port:
         ran = tidemill("up", "--brokers", "2", "--port", str(port), "--data-dir", str(data_dir))
     assert ran.status == Exit.FAILED
     assert "ready" not in ran.out

@@ -6,10 +6,14 @@ import psutil
 
 
 def listening(process: psutil.Process) -> set[str]:
-    """The addresses on which a process takes connections."""
+    """The addresses on which a process takes connections; none once it has ended."""
+    try:
+        connections = process.net_connections(kind="tcp")
+    except psutil.NoSuchProcess:
+        return set()
     return {
         each.laddr.ip.removeprefix("::ffff:")
-        for each in process.net_connections(kind="tcp")
+        for each in connections
         if each.status == psutil.CONN_LISTEN
     }
 
