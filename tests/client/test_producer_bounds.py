@@ -4,12 +4,19 @@ with a record that no batch can carry."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.client.scripted import Fault, ScriptedBroker
-from tests.client.test_producer_faults import T0, broker, faults, numbers, producing
+from tests.client.test_producer_faults import (
+    T0,
+    broker,
+    faults,
+    let_time_run_out,
+    numbers,
+    producing,
+    until,
+)
 from tests.waiting import LONG_S
 
 from tidemill.client.errors import ClientError, RequestTimeoutError
@@ -18,12 +25,6 @@ from tidemill.wire.apis import ApiKey
 from tidemill.wire.records import BatchBuilder
 
 __all__ = ["broker"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the scripted broker tells nobody
-            await asyncio.sleep(0.01)
 
 
 def always(fault: Fault, key: ApiKey = ApiKey.PRODUCE) -> Any:
@@ -46,7 +47,7 @@ async def test_the_halves_of_a_split_batch_have_no_more_time_than_it_had(
     never = Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS)
     broker.fault = faults(None, *[never] * 100_000)
     async with producing(
-        broker, batch_size=4_000, linger_ms=20, delivery_timeout_ms=500
+        broker, batch_size=4_000, linger_ms=20, delivery_timeout_ms=2_000
     ) as producer:
         deliveries = [producer.send_soon("t", b"%d" % number) for number in range(100)]
         async with asyncio.timeout(20):
@@ -59,11 +60,14 @@ async def test_a_batch_whose_time_was_up_is_over_whatever_comes_back(
     broker: ScriptedBroker,
 ) -> None:
     """Its request fails after it did: it is not sent again, and its memory is free only once."""
-    async with producing(broker, delivery_timeout_ms=300, linger_ms=0) as producer:
+    async with producing(broker, linger_ms=0) as producer:
         await producer.send("t", b"0")
         broker.fault = always(Fault(silent=True))
+        late = producer.send_soon("t", b"1")
+        await until(lambda: len(broker.seen(ApiKey.PRODUCE)) == 2)
+        let_time_run_out(producer)
         with pytest.raises(RequestTimeoutError):
-            await producer.send("t", b"1")
+            await late
         broker.fault = lambda _key, _request: None
         broker.drop_connections()
         await producer.send("t", b"2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.client.scripted import Fault, ScriptedBroker
+from tests.waiting import LONG_S
 
 from tidemill.client.errors import (
     BufferFullError,
@@ -61,6 +62,21 @@ async def send_numbers(producer: Producer, count: int) -> list[RecordMetadata]:
 def fill(producer: Producer) -> None:
     for _ in range(1000):
         producer.send_soon("t", b"x" * 100)
+
+
+def let_time_run_out(producer: Producer) -> None:
+    """Every batch under way has had its time, here and now: nothing else is late for it."""
+    assert producer._sender is not None
+    deadlines = producer._sender.outcomes._deadlines
+    limit_ms, deadlines._limit_ms = deadlines._limit_ms, 0
+    deadlines._look()
+    deadlines._limit_ms = limit_ms
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not condition():  # noqa: ASYNC110 - the scripted broker tells nobody
+            await asyncio.sleep(0.01)
 
 
 def numbers(broker: ScriptedBroker) -> list[int]:
@@ -180,8 +196,8 @@ async def test_delivery_timeout_fails_the_record_and_later_ones_go_on(
         return Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS) if refused else None
 
     broker.fault = refuse_hundred
-    async with producing(broker, delivery_timeout_ms=300, linger_ms=1) as producer:
-        with pytest.raises(RequestTimeoutError, match=r"delivery\.timeout\.ms=300"):
+    async with producing(broker, delivery_timeout_ms=2_000, linger_ms=1) as producer:
+        with pytest.raises(RequestTimeoutError, match=r"delivery\.timeout\.ms=2000"):
             await producer.send("t", b"100")
         await producer.send("t", b"1")
     assert numbers(broker) == [1]
@@ -199,13 +215,16 @@ async def test_the_number_of_a_batch_that_was_written_is_not_given_to_another(
     broker: ScriptedBroker, code: ErrorCode
 ) -> None:
     """Rule G2: the leader would take the next batch for the one before, and drop it."""
-    async with producing(broker, delivery_timeout_ms=150, linger_ms=0) as producer:
+    async with producing(broker, linger_ms=0) as producer:
         await producer.send("t", b"0")
         broker.fault = lambda key, _: (
             Fault(error=code, apply=True) if key is ApiKey.PRODUCE else None
         )
+        late = producer.send_soon("t", b"1")
+        await until(lambda: len(broker.seen(ApiKey.PRODUCE)) > 2)  # It was refused, and tried on.
+        let_time_run_out(producer)
         with pytest.raises(RequestTimeoutError):
-            await producer.send("t", b"1")
+            await late
         broker.fault = faults()
         await producer.send("t", b"2")
     assert numbers(broker) == [0, 1, 2]
