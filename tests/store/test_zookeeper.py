@@ -476,7 +476,7 @@ async def test_no_thread_is_left_behind(world: ZooKeeperWorld) -> None:
 
 async def test_a_servers_restart_is_survived(own_server: ZooKeeperServer) -> None:
     world = ZooKeeperWorld(own_server.address, "/a")
-    store = await world.open(session_timeout_ms=4_000)
+    store = await world.open(session_timeout_ms=20_000)
     await store.create("/office", b"mine", ephemeral=True)
     own_server.kill()
     reading = asyncio.ensure_future(store.get("/office"))
