@@ -296,6 +296,44 @@ class TestDirectories:
         assert manager.create(other, TOPIC_ID, LogConfig()).dir.path == "/two"
         assert manager.create(TP, UUID(int=8), LogConfig()), "another topic of that name is new"
 
+    def test_what_a_start_had_no_room_to_make_durable_is_not_served(self) -> None:
+        """Rule E4: a broker with one directory does not start, and says what would help."""
+        disk = FullDisk()
+        manager = manager_on(disk)
+        append(manager.create(TP, TOPIC_ID, LogConfig()), 3, leader_epoch=1)
+        disk.restart()  # It was killed: all of it is in the page cache, and nowhere else.
+        disk.refuses = lambda operation, path: operation == "write" and LEADER_EPOCHS in path
+        with pytest.raises(DiskFailedError, match=r"No space left.*start the broker again"):
+            manager_on(disk)
+        disk.refuses = lambda operation, path: False
+        disk.restart()
+        assert len(values(manager_on(disk).logs[TP])) == 3
+
+    @pytest.mark.parametrize("operation", ["listdir", "write_at"])
+    def test_logs_that_a_start_had_no_handles_to_open_are_not_made_anew(
+        self, operation: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rule E1: half of a directory is not put into service."""
+        disk, dirs = CrashDisk(), ("/one", "/two")
+        log = manager_on(disk, dirs=dirs).create(TP, TOPIC_ID, LogConfig())
+        append(log, 3)
+        disk.restart()
+        original, home = getattr(disk, operation), log.dir.path
+
+        def refuse(path: str, *rest: object) -> object:
+            if path.startswith(home):
+                raise OutOfFilesError(f"Out of file descriptors while opening {path}.")
+            return original(path, *rest)
+
+        monkeypatch.setattr(disk, operation, refuse)
+        manager = manager_on(disk, dirs=dirs, expected={TP: TOPIC_ID})
+        monkeypatch.undo()
+        assert manager.offline_dirs == [home]
+        with pytest.raises(DirOfflineError, match=f"may be in one that could not: {home}"):
+            manager.create(TP, TOPIC_ID, LogConfig())
+        disk.restart()
+        assert len(values(manager_on(disk, dirs=dirs).logs[TP])) == 3
+
     def test_a_deleted_log_that_could_not_be_renamed_is_not_the_next_topics(self) -> None:
         """Rule A11: a topic of the same name is made while the old directory is still there."""
         disk, successor = FullDisk(), UUID(int=8)

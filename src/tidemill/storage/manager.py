@@ -61,10 +61,8 @@ class LogManager(LogOpening):
         """Lock the directories and open every log in them; blocks until all are ready."""
         epochs: list[int | None] = []
         for place in self._places.values():
-            try:
+            with self._opening(place):
                 epochs.append(self._open_place(place))
-            except DiskError as error:
-                place.dir.fail(error)
         self._settle_moves()
         self._find_interrupted_moves()
         if all(place.dir.is_offline for place in self._places.values()):
