@@ -209,7 +209,6 @@ async def move_on(disk: FailingDisk, world: World, reports: Reports) -> Partitio
         ("fsync_dir", "/one", DiskFailedError("the old directory cannot be synced")),
         ("replace", "/two/t-0-moved", DiskFailedError("the copy keeps its name")),
         ("pread", "/two/t-0/", OutOfFilesError("the copy cannot be opened")),
-        ("write_at", "/two/recovery-point", DiskFullError("no room for the checkpoint")),
     ],
     ids=lambda value: str(value) if isinstance(value, DiskError) else "",
 )
@@ -231,6 +230,23 @@ async def test_a_replica_whose_move_fails_in_the_last_steps_is_handed_over(
     go_down(world)
     values = [record.value for record in read_all(come_up(disk).only().log)]
     assert values == [b"0", b"1", b"2"], "the next start finds what there is of the two"
+
+
+async def test_a_move_without_room_to_note_the_copy_leaves_the_log_in_use() -> None:
+    """Rule E8: nothing has happened to the log by then, and the move can be asked for again."""
+    disk, reports = FailingDisk(), Reports()
+    world = come_up(disk)
+    disk.error, disk.refused = DiskFullError("no room for the checkpoint"), "write_at"
+    disk.refuses = lambda asked: asked.startswith("/two/recovery-point")
+    partition = await move_on(disk, world, reports)
+    assert partition.log.dir.path == "/one"
+    assert partition.append(records(b"more"), required_acks=1)
+    assert not reports.gone
+    world.replicas.moves.move(partition, "/two")
+    await moves_end(world)
+    assert partition.log.dir.path == "/two"
+    values = [record.value for record in read_all(partition.log)]
+    assert values == [b"0", b"1", b"2", b"more"]
 
 
 @pytest.mark.parametrize("error", [DiskFailedError("broken"), OutOfFilesError("too many")])

@@ -474,6 +474,22 @@ class TestCheckpoints:
         noted = checkpoint.read_offsets(disk, DIR, checkpoint.HIGH_WATERMARKS)
         assert noted.get(TP, 0) == 0
 
+    def test_how_far_a_deleted_topic_was_compacted_is_forgotten_at_the_second_attempt(self) -> None:
+        """Rule A11: there was no room to write that down when its successor was to be made."""
+        disk, successor = FullDisk(), UUID(int=8)
+        manager = manager_on(disk)
+        log = manager.create(TP, TOPIC_ID, COMPACTED)
+        append(log, 9)
+        log.flush()
+        manager.note_cleaned(log, 9)()
+        manager.delete(TP)
+        disk.refuses = lambda operation, path: checkpoint.CLEANER_OFFSETS in path
+        with pytest.raises(DiskFullError):
+            manager.create(TP, successor, COMPACTED)
+        disk.refuses = lambda operation, path: False
+        manager.create(TP, successor, COMPACTED)
+        assert TP not in checkpoint.read_offsets(disk, DIR, checkpoint.CLEANER_OFFSETS)
+
     def test_what_was_compacted_and_then_cut_off_is_not_taken_for_clean(self) -> None:
         """Rule D8: the crash came between the cut and the cleaner's checkpoint."""
         disk = CrashDisk()

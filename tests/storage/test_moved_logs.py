@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from uuid import UUID
 
 import pytest
 from tests.storage.helpers import TOPIC_ID, TP, batch, manager_on, values
@@ -98,6 +99,78 @@ def test_a_complete_copy_that_cannot_be_opened_is_not_replaced_by_an_empty_log(
     manager = start(disk)
     manager.remove_doomed()
     assert values(manager.logs[TP]) == [b"acked"]
+
+
+def test_what_was_deleted_does_not_come_back_with_a_copy() -> None:
+    """Rule E5: where the log begins is durable for the log, so it has to be for its copy, too."""
+    disk = MovingDisk(Random(1))
+    manager = start(disk)
+    log = manager.create(TP, TOPIC_ID, CONFIG)
+    for value in (b"a", b"b", b"c"):
+        log.append_as_leader(batch(value), leader_epoch=0)
+    log.flush()
+    future = copy_of(manager, log)
+    log.advance_log_start(2)
+    manager.write_checkpoints({TP: 3})
+    future.advance_log_start(2)
+    lose_power_in_switch(disk, manager, log, future)
+    manager = start(disk)
+    assert manager.logs[TP].dir.path == future.dir.path
+    assert values(manager.logs[TP]) == [b"c"]
+    assert manager.high_watermark(TP) == 3
+
+
+def test_what_a_deleted_topic_left_noted_does_not_count_for_a_copy() -> None:
+    """Rule A11: its log began at an offset that the copy does not even reach."""
+    disk, deleted = MovingDisk(Random(1)), UUID(int=8)
+    manager = start(disk)
+    old = manager.create(TP, deleted, CONFIG)
+    for _ in range(9):
+        old.append_as_leader(batch(b"old"), leader_epoch=0)
+    old.flush()
+    old.advance_log_start(8)
+    manager.note_cleaned(old, 8)()
+    manager.write_checkpoints({TP: 9})
+    manager.delete(TP)
+    for place in manager.dirs:
+        manager.create(TopicPartition("filler", DIRS.index(place.path)), TOPIC_ID, CONFIG)
+    manager.create(TopicPartition("filler", 2), TOPIC_ID, CONFIG)
+    log = manager.create(TP, TOPIC_ID, CONFIG)
+    assert other_dir(log) == old.dir.path
+    log.append_as_leader(batch(b"new"), leader_epoch=0)
+    log.flush()
+    lose_power_in_switch(disk, manager, log, copy_of(manager, log))
+    manager = start(disk)
+    log = manager.logs[TP]
+    assert log.dir.path == old.dir.path
+    assert values(log) == [b"new"]
+    assert manager.high_watermark(TP) == 0
+    assert manager.cleaned_offset(log) is None
+
+
+def test_what_is_noted_of_a_copy_outlives_checkpoints_and_a_stop() -> None:
+    """Rule E5: a switch failed when the old log was gone; only the next start settles it."""
+    disk = MovingDisk(Random(1))
+    manager = start(disk)
+    log = manager.create(TP, TOPIC_ID, CONFIG)
+    for value in (b"a", b"b", b"c"):
+        log.append_as_leader(batch(value), leader_epoch=0)
+    log.flush()
+    future = copy_of(manager, log)
+    future.advance_log_start(2)
+
+    def refuse(source: str) -> None:
+        if source.endswith(MOVED_SUFFIX):
+            raise DiskFullError("No space left for the name. Free some disk space.")
+
+    disk.refuses_rename = refuse
+    with pytest.raises(DiskFullError):
+        manager.finish_move(log, future)
+    disk.refuses_rename = lambda source: None
+    manager.write_checkpoints({})
+    manager.shutdown({})
+    disk.restart()
+    assert values(start(disk).logs[TP]) == [b"c"]
 
 
 def test_a_complete_copy_stays_while_the_log_cannot_be_used() -> None:

@@ -52,6 +52,8 @@ class Place:
     log_count: int = 0
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    copies: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """Where complete copies begin and end that are to be the log here: noted as if they were."""
     cleaned: dict[TopicPartition, int] = field(default_factory=dict)
     """Where the last compaction of each partition ended; a file of its own, so a writer, too."""
     cleaner_checkpoint: CheckpointWriter | None = None

@@ -64,6 +64,10 @@ class LogManager(LogOpening):
             with self._opening(place):
                 epochs.append(self._open_place(place))
         self._settle_moves()
+        for place in self._places.values():
+            if not place.dir.is_offline:
+                with self._opening(place):
+                    self._settle_checkpoints(place)
         self._find_interrupted_moves()
         if all(place.dir.is_offline for place in self._places.values()):
             reasons = "; ".join(str(place.dir.failure) for place in self._places.values())
@@ -94,16 +98,12 @@ class LogManager(LogOpening):
             )
         check_identity(self._files, self._random, place, self._cluster_id, self._node_id)
         broker_epoch = checkpoint.take_clean_shutdown(self._files, path)
-        high_watermarks = self._read_checkpoints(place)
+        self._read_checkpoints(place)
         unsynced = [
             self._open_name(place, name, was_clean=broker_epoch is not None)
             for name in sorted(self._files.listdir(path))
         ]
         sync_logs(self._files, path, [one for one in unsynced if one is not None])
-        self._take_high_watermarks(place, high_watermarks)
-        if broker_epoch is None:
-            self._write_recovery_points(place)
-        self._bound_cleaned(place)
         return broker_epoch
 
     def _open_name(self, place: Place, name: str, *, was_clean: bool) -> Unsynced | None:
@@ -206,12 +206,12 @@ class LogManager(LogOpening):
         """A deleted topic of the same name left its offsets: they must not be believed again."""
         assert place.checkpoints is not None  # The directory was opened.
         was_captured = topic_partition in place.recovery_points
+        place.copies.pop(topic_partition, None)
         for known in (place.recovery_points, place.log_starts, self._high_watermarks):
             known.pop(topic_partition, None)
         if was_captured or place.checkpoints.mentions(topic_partition):
             self._write_recovery_points(place)
-        if place.cleaned.pop(topic_partition, 0):
-            self._cleaner_checkpoint(place)()
+        self._forget_cleaned(place, topic_partition)
 
     def _make_way(
         self, place: Place, topic_partition: TopicPartition, topic_id: TopicId, directory: str
@@ -392,18 +392,30 @@ class LogManager(LogOpening):
         topic_partition, place = log.topic_partition, self._places[future.dir.path]
         high_watermark = self._high_watermarks.get(topic_partition, 0)
         future.close()
-        self._name_complete(place, future)
+        try:
+            self._note_copy(place, future)
+            self._name_complete(place, future)
+        except DiskError:
+            place.copies.pop(topic_partition, None)
+            raise
         self.delete(topic_partition)
-        self._sync_names(log.dir)
-        place.recovery_points[topic_partition] = future.log_end_offset
-        place.log_starts[topic_partition] = future.log_start_offset
-        place.cleaned.pop(topic_partition, None)  # It may have been here before, and other.
-        self._open_moved(place, str(topic_partition))
         self._high_watermarks[topic_partition] = high_watermark
-        self._write_recovery_points(place)
+        self._sync_names(log.dir)
+        self._open_moved(place, str(topic_partition))
+        del place.copies[topic_partition]
         moved_log = self.logs[topic_partition]
         moved_log.reconfigure(log.config)
         return moved_log
+
+    def _note_copy(self, place: Place, future: Log) -> None:
+        """Write down what a start must know of a copy, before it may be all there is of the log.
+
+        What is noted here under this name may be of another topic, or older (rules A11 and E5).
+        """
+        offsets = (future.log_start_offset, future.log_end_offset)
+        place.copies[future.topic_partition] = offsets
+        self._write_recovery_points(place)
+        self._forget_cleaned(place, future.topic_partition)
 
     def _name_complete(self, place: Place, future: Log) -> None:
         """Give a copy the name that says that it is complete, durably or not at all.
@@ -440,11 +452,17 @@ class LogManager(LogOpening):
         for place, name in self._moved:
             topic_partition = parse_directory_name(name)
             log = None if topic_partition is None else self.logs.get(topic_partition)
-            if place.dir.is_offline or (log is not None and log.dir.is_offline):
-                continue  # A start that can use both directories will settle it.
-            if topic_partition is None or log is not None:
+            if place.dir.is_offline:
+                continue
+            if topic_partition is None or (log is not None and not log.dir.is_offline):
                 doomed = f"{place.dir.path}/{name}{MOVED_SUFFIX}"
                 self._doomed_dirs.append((self._clock.now_ms(), doomed))
+                continue
+            if log is not None:
+                # A start that can use both directories will settle it, and has to know of it.
+                start = place.log_starts.get(topic_partition, 0)
+                end = place.recovery_points.get(topic_partition, 0)
+                place.copies[topic_partition] = (start, end)
                 continue
             with self._opening(place):
                 self._open_moved(place, name)

@@ -146,6 +146,11 @@ class ManagedLogs:
         starts: dict[TopicPartition, int] = {}
         watermarks: dict[TopicPartition, int] = {}
         watermark_of, here = self._high_watermarks.get, place.dir
+        for topic_partition, (start, end) in place.copies.items():
+            recovery_points[topic_partition] = end
+            watermarks[topic_partition] = watermark_of(topic_partition, 0)
+            if start:
+                starts[topic_partition] = start
         for topic_partition, log in self.logs.items():
             if log.dir is not here:
                 continue
@@ -180,6 +185,17 @@ class ManagedLogs:
         known = {tp: offset for tp, offset in place.cleaned.items() if tp in self.logs}
         assert place.cleaner_checkpoint is not None  # The directory was opened.
         return place.cleaner_checkpoint.prepare({checkpoint.CLEANER_OFFSETS: known})
+
+    def _forget_cleaned(self, place: Place, topic_partition: TopicPartition) -> None:
+        """What was compacted here under this name was another log."""
+        offset = place.cleaned.pop(topic_partition, None)
+        if offset is None:
+            return
+        try:
+            self._cleaner_checkpoint(place)()
+        except DiskError:
+            place.cleaned[topic_partition] = offset  # The file still says so: try again next time.
+            raise
 
     def prepare_recovery_point(self, log: Log, offset: int) -> Callable[[], None] | None:
         """The work of noting that the log is durable up to `offset`; None if that is known."""

@@ -15,7 +15,6 @@ from tidemill.storage.disk_errors import DiskError, DiskFailedError
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.log_place import Place
-from tidemill.storage.manager_base import HighWatermarks
 from tidemill.storage.manager_upkeep import LogUpkeep
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 
@@ -37,23 +36,29 @@ class LogOpening(LogUpkeep):
                 what += " Then start the broker again."
             place.dir.fail(DiskFailedError(what))
 
-    def _read_checkpoints(self, place: Place) -> dict[TopicPartition, int]:
-        """Read what was noted of the logs in the directory; their high watermarks are returned."""
+    def _read_checkpoints(self, place: Place) -> None:
         path = place.dir.path
         place.checkpoints = CheckpointWriter(self._files, path)
         found = place.checkpoints.read(
             checkpoint.RECOVERY_POINTS, checkpoint.LOG_STARTS, checkpoint.HIGH_WATERMARKS
         )
-        place.recovery_points, place.log_starts, high_watermarks = found
+        place.recovery_points, place.log_starts, _ = found
         place.cleaner_checkpoint = CheckpointWriter(self._files, path)
         (place.cleaned,) = place.cleaner_checkpoint.read(checkpoint.CLEANER_OFFSETS)
-        return high_watermarks
 
-    def _take_high_watermarks(self, place: Place, noted: HighWatermarks) -> None:
+    def _settle_checkpoints(self, place: Place) -> None:
+        """Note of the logs how recovery left them; once it is known which ones lie here."""
+        self._take_high_watermarks(place)
+        self._write_recovery_points(place)
+        self._bound_cleaned(place)
+
+    def _take_high_watermarks(self, place: Place) -> None:
         """Believe what was noted of the logs that lie here, and only that (rule A11).
 
         A directory may still remember a deleted topic whose successor lies in another one.
         """
+        assert place.checkpoints is not None  # The directory was opened.
+        noted = place.checkpoints.on_disk(checkpoint.HIGH_WATERMARKS)
         for topic_partition, offset in noted.items():
             log = self.logs.get(topic_partition)
             if log is not None and log.dir is place.dir:
