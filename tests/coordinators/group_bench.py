@@ -49,6 +49,9 @@ class BenchTimers:
     ) -> None:
         self.schedule(key, 0, lambda: then(work()))
 
+    def is_set(self, key: TimerKey) -> bool:
+        return key in self.due
+
     def is_computing(self, key: TimerKey) -> bool:
         return False
 

@@ -88,6 +88,14 @@ class Migration:
         self.world.run(lambda shard: shard.sync(request, info, answers.append))
         return answers[0]
 
+    def sync_error(self) -> ErrorCode:
+        return ErrorCode(self.sync().error_code)
+
+    def wait_beside_newer(self, duration_ms: int) -> None:
+        """Let time pass in which the member of the newer protocol reports."""
+        self.world.wait(duration_ms)
+        assert self.newer(self.group.members[NEW].member_epoch).error_code == 0
+
     def beat(self) -> ErrorCode:
         request = HeartbeatRequest(
             group_id="g", generation_id=self.generation, member_id=self.member_id
@@ -154,15 +162,55 @@ def test_a_classic_member_keeps_its_own_session_timeout() -> None:
 
 
 def test_a_classic_member_that_does_not_join_again_is_out() -> None:
-    """It reports, and does not do what it is told: the rebalance timeout ends that."""
+    """Rule J8: it reports, and does not do what it is told: the rebalance timeout ends that."""
     it = Migration()
     it.newer()
     for _ in range(4):
         assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
-        it.world.wait(5_000)
-        it.newer(it.group.members[NEW].member_epoch)
-    it.world.wait(20_000)
-    assert it.member_id not in it.group.members
+        assert it.sync_error() is ErrorCode.REBALANCE_IN_PROGRESS
+        it.wait_beside_newer(5_000 - 1)
+        assert it.member_id in it.group.members
+        it.wait_beside_newer(1)
+    assert set(it.group.members) == {NEW}
+
+
+def test_a_classic_member_that_asks_for_its_assignment_must_join_again_all_the_same() -> None:
+    """It has to give something back: that it fetches what it has is not what it was told."""
+    it = Migration()
+    it.newer()
+    it.join(0, 1)
+    it.sync()
+    for _ in range(4):
+        assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+        assert it.sync_error() is ErrorCode.NONE
+        it.wait_beside_newer(5_000)
+    assert set(it.group.members) == {NEW}
+
+
+def test_whoever_joins_again_has_a_whole_rebalance_timeout_the_next_time() -> None:
+    it = Migration()
+    it.newer()
+    assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    it.wait_beside_newer(9_000)
+    it.beat()
+    it.wait_beside_newer(9_000)
+    it.join(0, 1)
+    it.sync()
+    assert it.beat() is ErrorCode.REBALANCE_IN_PROGRESS, "now it gives something back"
+    it.wait_beside_newer(9_000)
+    it.beat()
+    it.wait_beside_newer(9_000)
+    assert it.member_id in it.group.members
+
+
+def test_a_classic_member_that_joins_and_never_asks_for_its_assignment_is_out() -> None:
+    it = Migration()
+    it.newer()
+    it.join(0, 1)
+    for _ in range(4):
+        it.beat()
+        it.wait_beside_newer(5_000)
+    assert set(it.group.members) == {NEW}
 
 
 def test_an_upgrade_that_cannot_be_stored_changes_nothing() -> None:

@@ -139,7 +139,7 @@ class MixedGroup(ConsumerGroup):
         def settled(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
                 reply(answer)
-                self._watch_step(member.member_id)
+                self._joined(member.member_id)
             else:
                 self.step_settled(member.member_id, error)
                 reply(join_error(error, request.member_id))
@@ -159,12 +159,12 @@ class MixedGroup(ConsumerGroup):
             ):
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if self._is_behind(member):
-                self._watch_step(member.member_id)
+                self._expect_join(member)
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         except ApiError as error:
             reply(sync_error(error.code))
             return Result()
-        self.timers.cancel(self._step_key(member.member_id))
+        self.timers.cancel(self._sync_key(member.member_id))
         self._expect_classic(member)
         assigned = {topic: frozenset(parts) for topic, parts in member.assigned.items()}
         reply(
@@ -185,7 +185,7 @@ class MixedGroup(ConsumerGroup):
             return error.code
         self._expect_classic(member)
         if self._is_behind(member) or self._may_go_on(member):
-            self._watch_step(member.member_id)
+            self._expect_join(member)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -274,15 +274,29 @@ class MixedGroup(ConsumerGroup):
             lambda: self._expire(member_id),
         )
 
-    def _watch_step(self, member_id: str) -> None:
-        """A classic member has its rebalance timeout for the next join or sync."""
+    def _expect_join(self, member: ConsumerMember) -> None:
+        """Told to join again, a classic member has its rebalance timeout for that from the first
+        time on: that it reports, or asks for its assignment, gains it nothing."""
+        key = self._join_key(member.member_id)
+        if not self.timers.is_set(key):
+            self._watch_step(key, member)
+
+    def _joined(self, member_id: str) -> None:
+        """It has done what it was told, and is to ask for its assignment in time."""
+        self.timers.cancel(self._join_key(member_id))
         member = self.members.get(member_id)
         if member is not None:
-            self.timers.schedule(
-                self._step_key(member_id),
-                max(member.rebalance_timeout_ms, 0),
-                lambda: self._expire(member_id),
-            )
+            self._watch_step(self._sync_key(member_id), member)
+
+    def _watch_step(self, key: TimerKey, member: ConsumerMember) -> None:
+        member_id = member.member_id
+
+        def expire() -> Result[None]:
+            now = self.members.get(member_id)
+            speaks_classic = now is not None and now.classic is not None
+            return self._expire(member_id) if speaks_classic else Result()
+
+        self.timers.schedule(key, max(member.rebalance_timeout_ms, 0), expire)
 
     def _expire(self, member_id: str) -> Result[None]:
         if member_id not in self.members:
@@ -291,10 +305,14 @@ class MixedGroup(ConsumerGroup):
 
     def forget_timers(self, member_id: str) -> None:
         super().forget_timers(member_id)
-        self.timers.cancel(self._step_key(member_id))
+        self.timers.cancel(self._join_key(member_id))
+        self.timers.cancel(self._sync_key(member_id))
 
-    def _step_key(self, member_id: str) -> TimerKey:
-        return ("consumer-step", self.group_id, member_id)
+    def _join_key(self, member_id: str) -> TimerKey:
+        return ("consumer-join", self.group_id, member_id)
+
+    def _sync_key(self, member_id: str) -> TimerKey:
+        return ("consumer-sync", self.group_id, member_id)
 
     # Going back.
 

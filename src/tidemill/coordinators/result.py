@@ -93,6 +93,10 @@ class Timers(Protocol):
         """
         ...
 
+    def is_set(self, key: TimerKey) -> bool:
+        """Whether there is a timer of this key, or one whose turn has not come yet."""
+        ...
+
     def is_computing(self, key: TimerKey) -> bool:
         """Whether work of this key is under way."""
         ...

@@ -78,6 +78,9 @@ class ShardTimers:
 
         self._executor.submit(work, done)
 
+    def is_set(self, key: TimerKey) -> bool:
+        return key in self._handles
+
     def is_computing(self, key: TimerKey) -> bool:
         return isinstance(self._handles.get(key), _Work)
 
