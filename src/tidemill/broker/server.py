@@ -48,6 +48,7 @@ from tidemill.broker.peers import Identity, LeaderLinks, Peers
 from tidemill.broker.process import (
     calm_garbage_collector,
     loop_factory,
+    machine_name,
     raise_file_limit,
 )
 from tidemill.broker.producer_ids import ProducerIds
@@ -81,6 +82,7 @@ log = logging.getLogger(__name__)
 
 HAND_OVER_S_MAX = 30
 WORK_THREADS = 4
+GROUP_THREADS = 2
 _SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter while the loop wants it; Python's 5 ms is an
 answer's worth of waiting, again and again, while a checkpoint is written."""
@@ -132,6 +134,10 @@ class BrokerServer:
         """Come up; when this returns, clients are served."""
         loop = asyncio.get_running_loop()
         self._executor = self._make_executor(WORK_THREADS, "tidemill-work")
+        # What clients have us do may queue for long. A lease must be renewed meanwhile, and groups
+        # must find their coordinator.
+        self._store_executor = self._make_executor(1, "tidemill-store")
+        self._group_executor = self._make_executor(GROUP_THREADS, "tidemill-groups")
         self._bind()
         await self._open_store(*await loop.run_in_executor(None, self._prepare_directories))
         await self._load_logs(loop)
@@ -197,7 +203,7 @@ class BrokerServer:
         return [
             Endpoint(
                 each.name,
-                each.host or _machine_name(bound[each.name].host),
+                each.host or machine_name(bound[each.name].host),
                 each.port or bound[each.name].port,
                 each.protocol,
             )
@@ -211,7 +217,7 @@ class BrokerServer:
 
     async def _open_store(self, cluster_id: str, broker_id: int) -> None:
         self.store = self._given_store or make_store(
-            store_url(self.config), self._clock, self._executor
+            store_url(self.config), self._clock, self._store_executor
         )
         self.controller = Controller(
             self.store,
@@ -375,7 +381,7 @@ class BrokerServer:
         machinery = Machinery(
             self._clock,
             self.timers,
-            self._executor,
+            self._group_executor,
             loop.call_soon,
             runtime_settings(config),
         )
@@ -491,10 +497,3 @@ def run(config: BrokerConfig, *, on_ready: Callable[[BrokerServer], object] | No
     gc.disable()  # Until the broker is up: what a start makes stays, and there is nothing to find.
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(config, on_ready=on_ready))
-
-
-def _machine_name(host: str) -> str:
-    """The name to tell clients for a listener on all interfaces."""
-    import socket
-
-    return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
