@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.broker.harness import batch, connect, create_topic, produce, running_broker
+from tests.waiting import eventually_async
 
 from tidemill.broker.server import BrokerServer
 from tidemill.client import ClientError, Consumer, group_offsets
@@ -151,6 +152,7 @@ async def test_the_automatic_commit_comes_back_after_one_by_hand(tmp_path: Path)
     async with broker(tmp_path, 10) as server, consumer_of(server, **settings) as consumer:
         consumer.assign([TP])
         assert len(await consumer.poll(timeout_ms=5_000)) == 10
+        await consumer._grouped().drain(5_000)  # Or else the next poll leaves it to a later one.
         await consumer.poll(timeout_ms=50)
         await consumer._grouped().drain(5_000)
         assert await offset_of(consumer) == 10
@@ -158,6 +160,24 @@ async def test_the_automatic_commit_comes_back_after_one_by_hand(tmp_path: Path)
         await consumer.poll(timeout_ms=50)
         await consumer._grouped().drain(5_000)
         assert await offset_of(consumer) == 10
+
+
+async def test_the_automatic_commit_comes_while_a_poll_waits(tmp_path: Path) -> None:
+    """What it waits for may never come, and nothing that is fetched wakes it."""
+    settings = {"auto_commit_interval_ms": 500, "fetch_max_wait_ms": 10}
+    async with broker(tmp_path, 10) as server, consumer_of(server, **settings) as consumer:
+        consumer.assign([TP])
+        assert len(await consumer.poll(timeout_ms=5_000)) == 10
+        consumer.pause(TP)
+        waiting = asyncio.create_task(consumer.poll(timeout_ms=600_000))
+        async with consumer_of(server) as another:
+
+            async def is_committed() -> bool:
+                return await offset_of(another) == 10
+
+            await eventually_async(is_committed)
+        assert not waiting.done()
+        waiting.cancel()
 
 
 # --- when the group moves on while a commit is under way -----------------------------------------

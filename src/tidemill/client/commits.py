@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 STALE_RETRIES_MAX = 10
 STALE_PAUSE_MS = 100
 PENDING_MAX = 1_000
+LOOK_AGAIN_MS_MIN = 100
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, ClientError | None], None]
@@ -221,6 +222,16 @@ class Commits:
         if offsets and offsets != self._last_auto:
             self.commit_soon(offsets, self._forget_failed)
             self._last_auto = offsets
+
+    def look_again_ms(self) -> float:
+        """How long a poll may wait before `commit_if_due` is to be asked again.
+
+        Who waits for new records has done with the old ones: a crash is not to repeat them only
+        because no new ones came. It is a while even if each poll is to commit, since a commit that
+        is under way says nothing when it ends.
+        """
+        left_ms = self._next_auto_ms - self._clock.monotonic_ms()
+        return max(LOOK_AGAIN_MS_MIN, left_ms)
 
     def _forget_failed(self, offsets: Offsets, error: ClientError | None) -> None:
         if error is not None:

@@ -438,12 +438,15 @@ class Consumer(TopicQuestions):
                 async with asyncio.timeout(min(left_ms, self._attends_every_ms) / 1000):
                     await self._news.wait()
             except TimeoutError:
-                continue  # One last look, or a sign of life to the group.
+                continue  # One last look, a commit, or a sign of life to the group.
 
     @property
     def _attends_every_ms(self) -> float:
         """How long a poll may wait in one go: who waits in it has not stopped polling."""
-        return inf if self._member is None else self.settings.max_poll_interval_ms / 2
+        every_ms = inf if self._member is None else self.settings.max_poll_interval_ms / 2
+        if self._commits is not None and self.settings.enable_auto_commit:
+            every_ms = min(every_ms, self._commits.look_again_ms())
+        return every_ms
 
     async def _hand_out(self, taken_bytes: int) -> None:
         try:
