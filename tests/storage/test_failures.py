@@ -574,3 +574,25 @@ def test_a_checkpoint_that_got_its_name_and_failed_then_is_not_taken_for_the_old
     assert not log.dir.is_offline
     log.truncate_to(3)
     assert checkpoint.read_offsets(disk, DIR, checkpoint.RECOVERY_POINTS)[TP] == 3
+
+
+def test_a_defect_while_an_append_is_noted_takes_the_log_out_of_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule G4: the bytes are in the file, so no other append may get their offsets."""
+    disk = CrashDisk(Random(1))
+    log = manager_on(disk).create(TP, TOPIC_ID, LogConfig())
+    append(log, 1)
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(log.producers), "apply", broken)
+        with pytest.raises(ApiError) as refused:
+            log.append_as_leader(batch(b"stored", b"too"), leader_epoch=0)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(DirOfflineError):
+        log.append_as_leader(batch(b"next"), leader_epoch=0)
+    disk.restart()
+    assert values(manager_on(disk).logs[TP])[1:] == [b"stored", b"too"]

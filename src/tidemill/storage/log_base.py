@@ -7,6 +7,7 @@ flushing and closing in `log_durable.py`, appending in `log_append.py`, what is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from tidemill.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tidemill.storage.log_replace import Swap
+
+log = logging.getLogger(__name__)
 
 
 class LogBase:
@@ -163,12 +166,16 @@ class LogBase:
     def _unbroken(self, work: Callable[[], None]) -> None:
         """Run what must not stop half way: memory and files would no longer agree.
 
-        So whatever stops it takes the directory offline; the next start goes by the files.
+        So whatever stops it takes the directory offline, a defect of ours included; the next start
+        goes by the files.
         """
         try:
             work()
-        except DiskError as error:
-            torn = DiskFailedError(f"{self.directory} was left half changed: {error.message}")
+        except Exception as error:
+            if not isinstance(error, DiskError):
+                log.exception("a change of %s broke off", self.directory)
+            why = error.message if isinstance(error, DiskError) else repr(error)
+            torn = DiskFailedError(f"{self.directory} was left half changed: {why}")
             self.dir.fail(torn)
             raise torn from error
 
