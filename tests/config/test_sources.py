@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,23 @@ from tidemill.config import (
     load_broker_config,
     variable_name,
 )
-from tidemill.config.sources import FILE_BYTES_MAX, derived_defaults, key_of_variable
+from tidemill.config.sources import (
+    FILE_BYTES_MAX,
+    OTHER_VARIABLES,
+    derived_defaults,
+    key_of_variable,
+    read_environment,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+TELLING = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "Makefile")),
+    *(ROOT / "docs").rglob("*.md"),
+    *(path for path in (ROOT / "bin").iterdir() if path.is_file()),
+    *(ROOT / "src").rglob("*.py"),
+    *(ROOT / "tests" / "reference").glob("*kafka.py"),
+]
+VARIABLE = re.compile(r"\bTIDEMILL_[A-Z_]*[A-Z]\b(?!_)")
 
 # The keys and values of the file that Kafka 4.3 ships for a first broker.
 STOCK = """\
@@ -136,6 +153,20 @@ def test_every_key_has_a_variable_of_its_own() -> None:
     assert variable_name("log.retention.ms") == "TIDEMILL_LOG_RETENTION_MS"
     assert variable_name("listener.name.a-b_c.x") == "TIDEMILL_LISTENER_NAME_A___B__C_X"
     assert {key_of_variable(variable_name(name)) for name in BROKER_KEYS} == set(BROKER_KEYS)
+
+
+def test_a_variable_that_is_told_of_starts_no_broker_badly() -> None:
+    """Each name in the documents, the scripts and the code is a broker's key, or left alone."""
+    named = {name for path in TELLING for name in VARIABLE.findall(path.read_text())}
+    assert len(named) > 12
+    keys = {variable_name(key) for key in BROKER_KEYS}
+    assert not named - keys - OTHER_VARIABLES
+    others = dict.fromkeys((named - keys) | OTHER_VARIABLES, "x")
+    assert list(read_environment(others)) == []
+
+
+def test_no_broker_key_is_lost_among_other_variables() -> None:
+    assert not {variable_name(key) for key in BROKER_KEYS} & OTHER_VARIABLES
 
 
 def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:

@@ -17,21 +17,29 @@ from tidemill.config.properties import parse_properties
 from tidemill.config.vet import Problem, check_startable, ineffective, vet, warnings_about
 
 ENVIRONMENT_PREFIX: Final = "TIDEMILL_"
-# Variables that steer commands and tests; they are no settings of a broker.
+# Variables that steer commands and tests, or that `tidemill validate` sets for the program it runs,
+# which may start brokers of its own; they are no settings of a broker.
 OTHER_VARIABLES: Final = frozenset(
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in (
         "BOOTSTRAP",
         "CONFIG",
         "CONFIG_DIR",
+        "CONSUMER_CONFIG",
         "DATA_DIR",
         "FORMAT",
+        "GROUP",
         "KAFKA_JARS",
         "LOG_LEVEL",
+        "PRODUCER_CONFIG",
         "PROFILE",
         "PYTHON",
+        "SCENARIO",
+        "SPARK_KAFKA_JARS",
         "STATE_DIR",
         "TIMEOUT",
+        "TOOL",
+        "TOPIC",
     )
 )
 OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}TEST_", f"{ENVIRONMENT_PREFIX}BENCH_")
