@@ -22,6 +22,8 @@ from tests.reference.kafka import SharedKafka
 from tidemill.client import Consumer
 from tidemill.types import TopicPartition
 
+_THROWN_BY_THE_PARSER = re.compile(r'^Exception in thread "main" joptsimple\.\w+: ')
+
 pytestmark = [pytest.mark.reference, pytest.mark.timeout(240)]
 
 
@@ -121,10 +123,59 @@ SAME: list[str] = [
     "--bootstrap-server B --list --group x",
     "--bootstrap-server B --describe --group live --members --state",
     "--bootstrap-server B --group x --reset-offsets --to-earliest --topic t --dry-run --execute",
+    # What must not be done because it was not asked for like this.
+    "--bootstrap-server B --delete --group idle --topic topic1",
+    "--bootstrap-server B --delete --all-groups --topic topic1",
+    "--bootstrap-server B --delete --group idle --all-groups",
+    "--bootstrap-server B --delete --group idle --verbose",
+    "--bootstrap-server B --delete --group idle --members --verbose",
+    "--bootstrap-server B --delete --group idle --state",
+    "--bootstrap-server B --delete --group idle --type",
+    "--bootstrap-server B --reset-offsets --group idle --all-groups --execute",
+    "--bootstrap-server B --reset-offsets --group idle --all-groups --to-earliest --all-topics",
+    "--bootstrap-server B --reset-offsets --to-earliest --all-topics --dry-run",
+    "--bootstrap-server B --reset-offsets --group idle --members --to-earliest --all-topics "
+    "--dry-run",
+    "--bootstrap-server B --reset-offsets --group idle --to-earliest --to-latest --all-topics "
+    "--dry-run",
+    "--bootstrap-server B --reset-offsets --group idle --to-current --to-offset 1 --all-topics "
+    "--dry-run",
+    "--bootstrap-server B --reset-offsets --group idle --from-file x --shift-by 1 --all-topics "
+    "--dry-run",
+    "--bootstrap-server B --reset-offsets --group idle --topic topic1:0 --all-topics --to-earliest "
+    "--dry-run",
+    "--bootstrap-server B --delete-offsets --all-groups --topic topic1",
+    "--bootstrap-server B --delete-offsets --group idle --all-groups --topic topic1",
+    "--bootstrap-server B --delete-offsets --group idle --group solo --topic topic1",
+    "--bootstrap-server B --delete-offsets --group idle",
+    "--bootstrap-server B --delete-offsets --topic topic1",
+    "--bootstrap-server B --delete-offsets",
+    "--bootstrap-server B --describe --group idle --topic topic1",
+    "--bootstrap-server B --describe --group idle --all-groups",
+    "--bootstrap-server B --describe --group idle --type consumer",
+    "--bootstrap-server B --describe --group idle --state Stable",
+    "--bootstrap-server B --describe --all-groups --delete",
+    "--bootstrap-server B --list --members",
+    "--bootstrap-server B --list --offsets",
+    "--bootstrap-server B --list --verbose",
+    "--bootstrap-server B --list --topic topic1",
+    "--bootstrap-server B --list --describe",
+    "--bootstrap-server B --list --delete-offsets",
+    "--bootstrap-server B --validate-regex a --list",
+    "--bootstrap-server B --members",
+    "--validate-regex [ab].*",
+    "--validate-regex (",
+    "--validate-regex a --members",
+    "--validate-regex a --group g --all-groups",
     "--bootstrap-server B --list --state nonsense",
     "--bootstrap-server B --list --type nonsense",
     "--version",
 ]
+
+
+def _complaint(ran: Ran) -> str:
+    """What Kafka's parser of options raises nobody catches: only its words count."""
+    return _THROWN_BY_THE_PARSER.sub("", first_complaint(ran.err))
 
 
 @pytest.mark.parametrize("line", SAME, ids=lambda line: line.removeprefix("--bootstrap-server B "))
@@ -133,7 +184,7 @@ def test_the_same_words(line: str, scene: Scene) -> None:
     assert evened(ours) == evened(theirs)
     assert ours.status == theirs.status
     # Kafka lists alternatives in the order of a hash table, too.
-    complaints = [first_complaint(ran.err).replace(",", "").split() for ran in (ours, theirs)]
+    complaints = [_complaint(ran).replace(",", "").split() for ran in (ours, theirs)]
     assert sorted(complaints[0]) == sorted(complaints[1])
 
 

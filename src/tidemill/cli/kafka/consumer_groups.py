@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.cli.group_moves import STATES, ends, readers
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
 NONE = "-"
 TYPES = ("Consumer", "Classic")
-_NEED_GROUP = ("describe", "delete", "reset_offsets", "delete_offsets")
+_SEVERAL_GROUPS = "Found multiple arguments for option group, but you asked for only one"
 
 _JAVA_ERRORS: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: ("GroupIdNotFoundException", "The group id does not exist."),
@@ -64,7 +65,7 @@ def parser() -> Options:
     p.add_argument("--state", nargs="?", const="", help="With --list a filter, else a report.")
     p.add_argument("--type", nargs="?", const="", help="With --list: show or filter types.")
     p.flag("verbose", "With --describe: more columns.")
-    p.value("timeout", "How many ms to wait for an answer.", type=int, default=5000)
+    p.value("timeout", "How many ms a call may take.", type=int, default=5000)
     p.flag("dry-run", "With --reset-offsets: only show.")
     p.flag("execute", "With --reset-offsets: do it.")
     p.flag("export", "With --reset-offsets: print as CSV.")
@@ -80,6 +81,11 @@ async def _work(options: argparse.Namespace) -> int:
     action = _check(options)
     if action == "validate_regex":
         return _validate(options.validate_regex)
+    if action == "delete_offsets" and len(options.group) > 1:
+        _give_up(
+            _SEVERAL_GROUPS, f"joptsimple.MultipleArgumentsForOptionException: {_SEVERAL_GROUPS}"
+        )
+        return 0
     target = common.target(options, 'Missing required argument "[bootstrap-server]"')
     work = {
         "list": _list,
@@ -88,7 +94,8 @@ async def _work(options: argparse.Namespace) -> int:
         "reset_offsets": group_resets.reset,
         "delete_offsets": _delete_offsets,
     }
-    async with common.for_client(target, "admin").admin() as admin:
+    target = replace(common.for_client(target, "admin"), timeout_ms=options.timeout)
+    async with target.admin() as admin:
         try:
             await work[action](admin, options)
         except ApiError as error:
@@ -139,28 +146,67 @@ def _camel(name: str) -> str:
 
 
 def _check(options: argparse.Namespace) -> str:
+    """The one action, if nothing is given that it does not take: Kafka's checks, in their order.
+
+    Whoever names a group, and all of them by mistake, must not see all of them deleted.
+    """
+    _check_available(options)
+    if options.describe:
+        _check_describe(options)
+    if options.delete:
+        _need_groups(options, "delete")
+        if options.topic:
+            raise UsageError(
+                "The consumer does not support topic-specific offset deletion from a consumer "
+                "group."
+            )
+    if options.delete_offsets and not (options.group and options.topic):
+        raise UsageError("Option [delete-offsets] takes the following options: [group], [topic]")
+    if options.reset_offsets:
+        group_resets.check_manner(options)
+        _need_groups(options, "reset-offsets")
+        group_resets.check_scenarios(options)
+    for name, others in (("group", ("all_groups", "list")), ("topic", ("list", "describe"))):
+        for other in others:
+            if getattr(options, name) and getattr(options, other):
+                raise group_resets.cannot_be_used_with(name, other)
+    return _only_action(options)
+
+
+def _check_available(options: argparse.Namespace) -> None:
+    """Some options are known only beside the actions that they belong to."""
+    given = {
+        "members": (options.members, options.describe),
+        "verbose": (options.verbose, options.describe),
+        "offsets": (options.offsets, options.describe),
+        "state": (options.state is not None, options.describe or options.list),
+        "type": (options.type is not None, options.list),
+    }
+    astray = sorted(name for name, (is_given, may_be) in given.items() if is_given and not may_be)
+    if astray:
+        raise UsageError(
+            f"Option(s) [{', '.join(astray)}] are unavailable given other options on the command "
+            "line"
+        )
+
+
+def _only_action(options: argparse.Namespace) -> str:
     chosen = [action for action in ACTIONS if getattr(options, action)]
     if len(chosen) != 1:
         raise UsageError(
             "Command must include exactly one action: --list, --describe, --delete, "
             "--reset-offsets, --delete-offsets, --validate-regex"
         )
-    action = chosen[0]
-    named = action.replace("_", "-")
-    if action in _NEED_GROUP and not options.group and not options.all_groups:
-        raise UsageError(f"Option [{named}] takes one of these options: [group], [all-groups]")
-    if action == "list" and options.group:
-        raise UsageError('Option "[group]" can\'t be used with option "[list]"')
-    if action == "describe":
-        _check_describe(options)
-    elif action == "reset_offsets":
-        group_resets.check(options)
-    elif action == "delete_offsets" and not options.topic:
-        raise UsageError("Option [delete-offsets] takes the following options: [group], [topic]")
-    return action
+    return chosen[0]
+
+
+def _need_groups(options: argparse.Namespace, action: str) -> None:
+    if not options.group and not options.all_groups:
+        raise UsageError(f"Option [{action}] takes one of these options: [group], [all-groups]")
 
 
 def _check_describe(options: argparse.Namespace) -> None:
+    _need_groups(options, "describe")
     shown = [options.members, options.offsets, options.state is not None]
     if sum(shown) > 1:
         raise UsageError(
@@ -171,14 +217,15 @@ def _check_describe(options: argparse.Namespace) -> None:
 
 
 def _validate(pattern: str) -> int:
+    """The exit status is 0 either way, as that of Kafka's tool."""
     from tidemill.coordinators.regex import RegexError, compile_regex
 
     try:
         compile_regex(pattern)
     except RegexError as error:
-        out(f"Invalid regex: {error}")
-        return 1
-    out("Valid regex")
+        out(f"The regular expression `{pattern}` is invalid: {error}.")
+    else:
+        out(f"The regular expression `{pattern}` is valid.")
     return 0
 
 
@@ -380,7 +427,7 @@ async def _delete(admin: Admin, options: argparse.Namespace) -> None:
 async def _delete_offsets(admin: Admin, options: argparse.Namespace) -> None:
     from tidemill.client.errors import ClientError
 
-    group = options.group[0]
+    (group,) = options.group
     wanted = await group_resets.named_partitions(admin, options.topic)
     statuses: dict[TopicPartition, ClientError | None]
     try:

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 SCENARIOS = (
     "to_offset",
-    "shift_by",
     "to_datetime",
     "by_duration",
     "to_earliest",
     "to_latest",
-    "from_file",
     "to_current",
+    "shift_by",
+    "from_file",
 )
+"""In the order in which Kafka's tool looks whether there are two of them."""
 NO_ACTION = (
     "WARN: No action will be performed as the --execute option is missing. In version 5.0, this "
     "command will require either --dry-run or --execute to be specified. You should add the "
@@ -53,18 +54,22 @@ def add_options(parser: Options) -> None:
     parser.many("from-file", "To what a CSV file says: topic,partition,offset.")
 
 
-def check(options: argparse.Namespace) -> None:
+def check_manner(options: argparse.Namespace) -> None:
     if options.dry_run and options.execute:
         raise UsageError("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
     if not options.dry_run and not options.execute:
         common.err(NO_ACTION)
+
+
+def check_scenarios(options: argparse.Namespace) -> None:
     chosen = [name for name in SCENARIOS if _is_given(options, name)]
     if len(chosen) > 1:
-        names = ", ".join(f"[{name.replace('_', '-')}]" for name in SCENARIOS)
-        raise UsageError(
-            f'Option "[{chosen[0].replace("_", "-")}]" can\'t be used with option '
-            f'"[{chosen[1].replace("_", "-")}]" (one of {names})'
-        )
+        raise cannot_be_used_with(*chosen[:2])
+
+
+def cannot_be_used_with(name: str, other: str) -> UsageError:
+    first, second = (word.replace("_", "-") for word in (name, other))
+    return UsageError(f'Option "[{first}]" can\'t be used with option "[{second}]"')
 
 
 def _is_given(options: argparse.Namespace, name: str) -> bool:
