@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.config.helpers import STOCK_PROPERTIES
 
 from tidemill.config import (
     BROKER_KEYS,
@@ -40,38 +41,6 @@ TELLING = [
 ]
 VARIABLE = re.compile(r"\bTIDEMILL_[A-Z_]*[A-Z]\b(?!_)")
 
-# The keys and values of the file that Kafka 4.3 ships for a first broker.
-STOCK = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=localhost:9093
-listeners=PLAINTEXT://:9092,CONTROLLER://:9093
-inter.broker.listener.name=PLAINTEXT
-advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,\
-SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
-num.network.threads=3
-num.io.threads=8
-socket.send.buffer.bytes=102400
-socket.receive.buffer.bytes=102400
-socket.request.max.bytes=104857600
-log.dirs=/tmp/kraft-combined-logs
-num.partitions=1
-num.recovery.threads.per.data.dir=1
-offsets.topic.replication.factor=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-#log.flush.interval.messages=10000
-#log.flush.interval.ms=1000
-log.retention.hours=168
-#log.retention.bytes=1073741824
-log.segment.bytes=1073741824
-log.retention.check.interval.ms=300000
-"""
-
 
 def write(folder: Path, name: str, text: str) -> Path:
     path = folder / name
@@ -80,7 +49,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def test_the_stock_file_loads_with_one_warning_about_the_quorum(tmp_path: Path) -> None:
-    file = write(tmp_path, "server.properties", STOCK)
+    file = write(tmp_path, "server.properties", STOCK_PROPERTIES)
     config, warnings = load_broker_config(properties_file=file)
     assert config.broker_id == 1
     assert [each.name for each in config.listeners] == ["PLAINTEXT"]
