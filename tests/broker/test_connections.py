@@ -30,11 +30,13 @@ from tidemill.broker.listener import TcpAddress
 from tidemill.broker.outbox import IN_FLIGHT_MAX
 from tidemill.broker.server import BrokerServer
 from tidemill.wire.apis import ApiKey
+from tidemill.wire.compression import Codec
 from tidemill.wire.frame import encode_request, encode_response
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
 from tidemill.wire.messages.fetch import FetchRequest
 from tidemill.wire.messages.metadata import MetadataRequest
 from tidemill.wire.messages.produce import ProduceRequest
+from tidemill.wire.records import Record, build_batch
 
 SOFTWARE = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 
@@ -127,6 +129,27 @@ async def test_an_error_with_acks_zero_closes_the_connection(client: Client) -> 
     """Rule B10: there is no other way to tell."""
     client.send(produce_request("missing", batch([b"v"]), acks=0), 9)
     assert await client.is_closed()
+
+
+async def test_a_late_error_with_acks_zero_closes_the_connection(
+    server: BrokerServer, client: Client
+) -> None:
+    """Rule B10: a compressed batch for a compacted topic is looked at in a thread, and refused."""
+    await create_topic(server, "t", configs={"cleanup.policy": "compact"})
+    keyless = build_batch([Record(0, 1_000, None, b"v" * 200_000, ())], codec=Codec.GZIP)
+    client.send(produce_request("t", keyless, acks=0), 9)
+    assert await client.is_closed()
+
+
+async def test_late_successes_with_acks_zero_are_not_answered(
+    server: BrokerServer, client: Client
+) -> None:
+    await create_topic(server, "t", configs={"compression.type": "lz4"})
+    for _ in range(3):
+        client.send(produce_request("t", batch([b"v" * 200_000], codec=Codec.GZIP), acks=0), 9)
+    sent = client.send(SOFTWARE, 3)
+    assert (await client.receive(ApiVersionsRequest, 3))[0] == sent
+    assert (await produce(client, "t", batch([b"v"]))).base_offset == 3
 
 
 async def test_half_sent_giants_do_not_stop_good_clients(

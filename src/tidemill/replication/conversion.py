@@ -41,7 +41,7 @@ class PendingAppend:
 
 
 def _nobody_asks(outcome: AppendOutcome) -> None:
-    """Acks=0: the outcome of a late append interests nobody."""
+    """Until somebody does."""
 
 
 class Conversions:

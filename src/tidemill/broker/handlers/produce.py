@@ -58,14 +58,8 @@ _LEADER_HINT_FROM_VERSION = 10
 @handles(ApiKey.PRODUCE, 3, 13, advertised_min_version=0)
 def produce(
     broker: Broker, context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Deferred[ProduceResponse] | None:
-    job = ProduceJob(broker, context, request)
-    response = job.run()
-    if request.acks == 0:
-        if job.first_error is not None:
-            context.connection.abort(f"a produce request with acks=0 failed: {job.first_error}")
-        return None
-    return response
+) -> ProduceResponse | Deferred[ProduceResponse | None] | None:
+    return ProduceJob(broker, context, request).run()
 
 
 class _Uncommitted(NamedTuple):
@@ -90,7 +84,6 @@ class ProduceJob:
         "_request",
         "_response",
         "_uncommitted",
-        "first_error",
     )
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
@@ -101,11 +94,14 @@ class ProduceJob:
         self._response = ProduceResponse()
         self._uncommitted: list[_Uncommitted] = []
         self._pending = 0
-        self._deferred: Deferred[ProduceResponse] | None = None
-        self.first_error: str | None = None
+        self._deferred: Deferred[ProduceResponse | None] | None = None
 
-    def run(self) -> ProduceResponse | Deferred[ProduceResponse]:
-        """Append everything; the answer, or the promise of it."""
+    def run(self) -> ProduceResponse | Deferred[ProduceResponse | None] | None:
+        """Append everything; the answer, or the promise of it.
+
+        With acks=0 there is none, but what is not over yet is owed all the same: it counts among
+        the requests that the connection may have under way, and its errors come late.
+        """
         responses = self._response.responses
         for topic in self._request.topic_data:
             results = [self._append(topic, asked) for asked in topic.partition_data]
@@ -115,11 +111,14 @@ class ProduceJob:
                 )
             )
         if not (self._uncommitted or self._pending):
-            return self._response
+            return self._answer()
         self._deferred = Deferred()
         watched = {entry.partition: None for entry in self._uncommitted}
         self._broker.purgatory.watch(self, watched, self._request.timeout_ms)
         return self._deferred
+
+    def _answer(self) -> ProduceResponse | None:
+        return None if self._acks == 0 else self._response
 
     # Appending.
 
@@ -186,8 +185,8 @@ class ProduceJob:
     ) -> None:
         result.error_code = int(error.code)
         result.base_offset = -1
-        if self.first_error is None:
-            self.first_error = str(error)
+        if self._acks == 0:
+            self._context.connection.abort(f"a produce request with acks=0 failed: {error}")
         if isinstance(error, RecordsRefusedError):
             result.error_message = error.message
             result.record_errors = [
@@ -267,7 +266,7 @@ class ProduceJob:
             entry.result.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
         self._uncommitted = []
         if self._deferred is not None and self._pending == 0:
-            self._deferred.complete(self._response)
+            self._deferred.complete(self._answer())
 
     def fail(self, error: Exception) -> None:
         if self._deferred is not None:
@@ -275,4 +274,4 @@ class ProduceJob:
 
     def _maybe_complete(self) -> None:
         if self._deferred is not None and not self._uncommitted and self._pending == 0:
-            self._deferred.complete(self._response)
+            self._deferred.complete(self._answer())
