@@ -38,7 +38,9 @@ class Listener:
         self.values: list[bytes] = []
         self.partitions: list[int | None] = []
 
-    def send_soon(self, topic: str, value: bytes, *, key: Any, partition: int | None) -> Delivered:
+    def send_soon(
+        self, topic: str, value: bytes, *, key: Any, partition: int | None, timestamp_ms: int | None
+    ) -> Delivered:
         self.values.append(value)
         self.partitions.append(partition)
         return Delivered()

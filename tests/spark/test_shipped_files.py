@@ -12,8 +12,12 @@ from tidemill.spark import jobs
 from tidemill.spark.jobs import charts
 from tidemill.spark.jobs.site_report import Session, Visit, report, summarise
 from tidemill.spark.pipeline.check import check
+from tidemill.spark.pipeline.durations import parse_ms
 
 FILES = sorted(Path(jobs.__file__).parent.glob("*.toml"))
+EXAMPLE = Path(jobs.__file__).parents[1] / "pipeline" / "example.toml"
+BROKERS_TAKE_MS = 3_600_000
+"""How far ahead a record may be by default, message.timestamp.after.max.ms."""
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 
 
@@ -24,6 +28,27 @@ def test_a_shipped_pipeline_has_no_mistake(file: Path) -> None:
     assert pipeline is not None
     assert pipeline.name == file.stem
     assert pipeline.description
+
+
+AHEAD = re.compile(r"_timestamp \+ INTERVAL (\d+) (\w+)")
+
+
+@pytest.mark.parametrize("file", [*FILES, EXAMPLE], ids=lambda file: file.stem)
+def test_no_clock_that_is_ahead_can_make_others_late(file: Path) -> None:
+    """What a watermark is taken from is bounded: by the brokers' time and much less than the delay,
+    by Spark's own time, or by what brokers take at all where the delay is longer than that."""
+    pipeline, _ = check(str(file))
+    assert pipeline is not None
+    for stage in pipeline.stage.values():
+        if stage.watermark is None or stage.watermark.delay_ms > BROKERS_TAKE_MS:
+            continue
+        ahead = [found for each in stage.expect if (found := AHEAD.search(each.that))]
+        by_spark = "current_timestamp()" in stage.columns.get(stage.watermark.column, "")
+        assert by_spark or ahead, f"nothing bounds the watermark of {stage.name}"
+        for found in ahead:
+            ahead_ms = parse_ms(f"{found[1]} {found[2].lower()}s")
+            assert ahead_ms is not None
+            assert ahead_ms * 2 <= stage.watermark.delay_ms
 
 
 def visit(user: str, page: str, hour: float, ms: int | None = 100) -> Visit:

@@ -31,7 +31,7 @@ BETWEEN_CLICKS_MS = (2_000, 90_000)
 BAD_ONE_IN = 400
 CLOSING_CLICKS = PARTITIONS
 CLOSING_AHEAD_MS = 50 * 60_000
-"""More than a session's gap and the watermark's delay, less than what counts as the future."""
+"""More than a session's gap and the watermark's delay, less than brokers refuse."""
 
 
 class Click(NamedTuple):
@@ -123,26 +123,36 @@ class Site:
         return Click(user or self._visitor(), page, self._chance.randrange(20, 900), at_ms)
 
     async def _send(self, click: Click, partition: int | None = None) -> None:
+        """The record has the click's own time: the pipeline refuses clicks from ahead of it."""
         number = str(len(self.ledger.ids))
         at = datetime.fromtimestamp(click.at_ms / 1000, UTC).isoformat()
         content = {**click._asdict(), "id": number, "at": at}
         del content["at_ms"]
         self.ledger.ids.add(number)
-        await self._hand_over(click.user.encode(), json.dumps(content).encode(), partition)
+        value = json.dumps(content).encode()
+        await self._hand_over(click.user.encode(), value, partition, click.at_ms)
 
     async def _send_bad(self) -> None:
         """Half of a record, or one of nobody."""
         number = len(self.ledger.bad)
         text = f'{{"id": "bad-{number}", "page": "/"' + ("" if number % 2 else "}")
         self.ledger.bad.add(text.encode())
-        await self._hand_over(None, text.encode(), None)
+        await self._hand_over(None, text.encode())
 
-    async def _hand_over(self, key: bytes | None, value: bytes, partition: int | None) -> None:
+    async def _hand_over(
+        self,
+        key: bytes | None,
+        value: bytes,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
         from tidemill.client.errors import BufferFullError
 
         while True:
             try:
-                delivery = self._producer.send_soon(TOPIC, value, key=key, partition=partition)
+                delivery = self._producer.send_soon(
+                    TOPIC, value, key=key, partition=partition, timestamp_ms=timestamp_ms
+                )
                 break
             except BufferFullError:
                 await self._producer.wait_for_room()

@@ -76,6 +76,7 @@ class QueryEnd:
     state: str
     batch: int | None
     rows: int
+    late: int = 0
     error: str | None = None
 
 
@@ -367,7 +368,8 @@ def _reset(pipeline: Pipeline, state: PipelineState, common: Common) -> None:
 
 def _ended(note: RunNote) -> RunEnd:
     queries = tuple(
-        QueryEnd(each.name, each.state, each.batch, each.rows, each.error) for each in note.queries
+        QueryEnd(each.name, each.state, each.batch, each.rows, each.late, each.error)
+        for each in note.queries
     )
     return RunEnd(note.name, note.state, queries, note.error)
 

@@ -56,12 +56,14 @@ class Live(Running):
 
 
 def in_words(progress: Progress) -> str:
-    """`12,345 rows, 3,400 rows/s, 1,200 behind, batch 17`."""
+    """`12,345 rows, 3,400 rows/s, 1,200 behind, batch 17`, and `5 too late` if there were any."""
     parts = [f"{progress.rows:,} rows", f"{progress.rows_per_s:,.0f} rows/s"]
     if progress.behind is not None:
         parts.append(f"{progress.behind:,} behind")
     if progress.batch is not None:
         parts.append(f"batch {progress.batch}")
+    if progress.late:
+        parts.append(f"{progress.late:,} too late")
     return ", ".join(parts)
 
 

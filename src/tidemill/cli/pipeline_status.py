@@ -35,6 +35,7 @@ class QueryRow:
     group: str
     lag: int | None = field(metadata=ALWAYS)
     watermark: str | None = None
+    late: int = 0
     error: str | None = None
 
 
@@ -130,6 +131,7 @@ def _query(query: QueryNote, note: RunNote, lag: int | None) -> QueryRow:
         query.group,
         lag,
         query.watermark,
+        query.late,
         query.error,
     )
 

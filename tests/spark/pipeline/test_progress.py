@@ -58,6 +58,16 @@ def test_a_run_that_continues_counts_from_where_it_began() -> None:
     assert (meter.now.done, meter.now.behind) == (10, 20)
 
 
+def test_rows_that_were_too_late_are_counted() -> None:
+    """Spark leaves them out silently, in whichever operator keeps state."""
+    meter = Meter()
+    assert meter.now.late == 0
+    operators = [{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 1}, {}]
+    meter.add([report(1, 0, 10, None, 10, 10) | {"stateOperators": operators}])
+    meter.add([report(2, 1, 5, 10, 15, 15) | {"stateOperators": operators[1:]}])
+    assert meter.now.late == 4
+
+
 def test_offsets_in_text_and_of_other_sources() -> None:
     assert positions(json.dumps({"t": {"0": 5, "1": 6}})) == {("t", "0"): 5, ("t", "1"): 6}
     for other in (None, "none", 7, "7", {"logOffset": 3}, ["x"]):

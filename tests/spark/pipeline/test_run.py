@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
 from tests.spark.pipeline.cases import Case, committed, create, records_of, rows_of, send, until
+from tests.spark.shipped import Message, Place
 
+from tidemill.spark.pipeline import templates
 from tidemill.spark.pipeline.plan import fingerprint, queries
 from tidemill.spark.pipeline.run import CannotContinueError, Running
 from tidemill.testing.process import BrokerProcess
@@ -22,6 +25,68 @@ pytestmark = pytest.mark.timeout(300)
 def click(number: int, minute: int = 0, **more: Any) -> dict[str, Any]:
     at = f"2026-11-15T10:{minute:02}:{number % 60:02}.000Z"
     return {"id": f"c{number}", "user": "ann", "page": "/A", "ms": 10, "at": at, **more}
+
+
+LATE = """\
+name = "{name}"
+
+[source.in]
+topics = ["{name}.in"]
+decode = {{ format = "json", schema = "id STRING, at TIMESTAMP" }}
+records_per_trigger = 1
+
+[stage.once]
+from = "in"
+watermark = {{ column = "at", delay = "10 minutes" }}
+dedupe = {{ keys = ["id"] }}
+
+[sink.out]
+from = "once"
+topic = "{name}.out"
+partitions = 1
+"""
+
+
+def test_rows_that_come_too_late_are_counted_and_told(
+    spark: Any, broker: BrokerProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record from the future moves the watermark; with the batch after the next, those of now
+    are late."""
+    name = f"late-{tmp_path.name}"
+    create(broker.bootstrap, f"{name}.in")
+    sent = [{**click(1), "at": "2026-11-15T11:00:00Z"}, *map(click, range(2, 5)), click(5, 55)]
+    send(broker.bootstrap, f"{name}.in", [(None, each) for each in sent])
+    note = Case(LATE.format(name=name), spark, broker.bootstrap, tmp_path / "state").run()
+    assert note.state == "finished", note.error
+    assert [row["id"] for row in rows_of(broker.bootstrap, f"{name}.out")] == ["c1", "c2", "c5"]
+    assert note.queries[0].late == 2
+    assert "query out left out 2 rows" in caplog.text or "query out left out 1 row" in caplog.text
+    assert "later than the watermark's delay allows" in caplog.text
+
+
+def a_line(host: str, position: str, line: bytes, timestamp_ms: int) -> Message:
+    headers = (("host", host.encode()), ("file", b"x"), ("position", position.encode()))
+    return Message(line, None, headers, timestamp_ms)
+
+
+def test_the_fast_clock_of_one_machine_makes_no_other_late(
+    spark: Any, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The shipped pipeline, with what ship sends from a machine whose clock is far ahead."""
+    name = f"clocks-{tmp_path.name}"
+    create(broker.bootstrap, f"{name}.in")
+    text = templates.text_of("log-aggregation", name).partition("[sink.errors]")[0]
+    text = text.replace('["logs"]', f'["{name}.in"]').replace("./tables", str(tmp_path))
+    place = Place(spark, broker.bootstrap, tmp_path)
+    case = Case(text, spark, broker.bootstrap, tmp_path / "state")
+    now_ms = int(time.time() * 1000)
+    for number, ahead_ms in enumerate((50 * 60_000, 0)):
+        sent = a_line(f"web-{number}", f"f:{number}", b"INFO up", now_ms + ahead_ms)
+        place.send(f"{name}.in", [sent])
+        note = case.run()
+        assert note.state == "finished", note.error
+        assert [each.late for each in note.queries] == [0, 0]
+    assert {row["host"] for row in table_rows(tmp_path / "lines")} == {"web-0", "web-1"}
 
 
 def table_rows(path: Path) -> list[dict[str, Any]]:

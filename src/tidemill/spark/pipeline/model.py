@@ -167,12 +167,17 @@ class Expectation(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark(Section):
-    """How late rows may be, by a column of theirs."""
+    """How late rows may be, by a column of theirs, compared with the latest time that came.
+
+    One row from the future moves it for all: let an expectation refuse what is ahead of the record's
+    `_timestamp` by more than a part of the delay, or bound the column with `current_timestamp()`.
+    """
 
     column: str = _key(Kind.TEXT, "The column with the time.", required=True, example='"at"')
     delay_ms: int = _key(
         Kind.DURATION,
-        "Rows that are later than this may be left out of aggregates.",
+        "Rows that are later than this are left out where there is a `dedupe` or an `aggregate`: "
+        "without a dead letter, but counted and told.",
         required=True,
         example='"10 minutes"',
         spelt="delay",
@@ -181,7 +186,8 @@ class Watermark(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedupe(Section):
-    """Rows with the same keys pass once within the watermark's delay."""
+    """Rows with the same keys pass once within the watermark's delay; rows later than that do not
+    pass at all."""
 
     keys: tuple[str, ...] = _key(
         Kind.TEXTS, "The columns that make a row the same.", required=True, example='["id"]'

@@ -21,6 +21,9 @@ class Progress(NamedTuple):
     behind: int | None = None
     """Offsets ahead of us, as far as Spark knows."""
     watermark: str | None = None
+    late: int = 0
+    """Rows that came later than the watermark allows, and that Spark left out for it. It counts
+    those of an aggregate after a first grouping, so there may have been more."""
 
     @property
     def fraction(self) -> float | None:
@@ -47,6 +50,7 @@ class Meter:
     _end: Positions = field(default_factory=dict)
     _latest: Positions | None = None
     _watermark: str | None = None
+    _late: int = 0
 
     def is_new(self, timestamp: str) -> bool:
         """Whether a report of this time has not been added yet."""
@@ -67,6 +71,8 @@ class Meter:
         else:
             self._rate = 0.0
         self._rows += rows
+        for operator in report.get("stateOperators", ()):
+            self._late += operator.get("numRowsDroppedByWatermark") or 0
         self._watermark = (report.get("eventTime") or {}).get("watermark", self._watermark)
         latest: Positions = {}
         for source in report.get("sources", ()):
@@ -84,7 +90,9 @@ class Meter:
         behind = None
         if self._latest is not None:
             behind = sum(max(0, at - self._end.get(place, 0)) for place, at in self._latest.items())
-        return Progress(self._batch, self._rows, self._rate, done, behind, self._watermark)
+        return Progress(
+            self._batch, self._rows, self._rate, done, behind, self._watermark, self._late
+        )
 
 
 def positions(offsets: object) -> Positions:

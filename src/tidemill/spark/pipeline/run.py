@@ -8,6 +8,7 @@ event that ends it, and somebody to show progress to. It returns when the event 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -42,8 +43,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+logger = logging.getLogger(__name__)
+
 LOOK_EVERY_S: Final = 0.25
 WRITE_EVERY_MS: Final = 1_000
+WARN_EVERY_MS: Final = 60_000
+"""How often at most it is told that a query goes on leaving rows out."""
+
 QUERIES_AT_ONCE: Final = 2
 """Queries that run at the same time where each comes to an end."""
 
@@ -84,6 +90,8 @@ class Running:
     was_stopped: bool = False
     restarts: int = 0
     """How often it was started again since its last batch."""
+    late_told: int = 0
+    late_told_ms: int = 0
 
     @property
     def is_active(self) -> bool:
@@ -322,9 +330,24 @@ class Life:
     def _look(self) -> None:
         for each in self.running:
             each.look()
+            self._tell_late(each)
         self.show([(each.query.name, each.state, each.progress) for each in self.running])
         if self.clock.monotonic_ms() - self._written_ms >= WRITE_EVERY_MS:
             self._write(self.note.state)
+
+    def _tell_late(self, running: Running) -> None:
+        """Late rows are nobody's dead letters: that there are some must not pass silently."""
+        new, now_ms = running.progress.late - running.late_told, self.clock.monotonic_ms()
+        is_due = not running.late_told or now_ms - running.late_told_ms >= WARN_EVERY_MS
+        if new and (is_due or not running.is_active):
+            running.late_told += new
+            running.late_told_ms = now_ms
+            rows = "row" if new == 1 else "rows"
+            logger.warning(
+                "query %s left out %d %s that came later than the watermark's delay allows; "
+                "the watermark is at %s",
+                running.query.name, new, rows, running.progress.watermark,
+            )  # fmt: skip
 
     def end(self, state: RunState, error: str | None = None) -> None:
         """Stop what still runs and leave the last word."""
@@ -387,6 +410,7 @@ def _note_of(running: Running) -> QueryNote:
         rows_per_s=now.rows_per_s,
         behind=now.behind,
         watermark=now.watermark,
+        late=now.late,
         error=running.error,
     )
 

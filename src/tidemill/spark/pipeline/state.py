@@ -45,6 +45,8 @@ class QueryNote:
     behind: int | None = None
     """Records that were in the topics and not yet read when the last batch began."""
     watermark: str | None = None
+    late: int = 0
+    """Rows that were left out for coming later than the watermark allows."""
     error: str | None = None
 
 
