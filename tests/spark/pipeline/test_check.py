@@ -172,6 +172,90 @@ def test_windows_without_a_watermark_never_end() -> None:
     assert "without a watermark the windows of stage `views` never end" in mistake.message
 
 
+FEED = """\
+name = "feed"
+{dead_letters}
+
+[source.raw]
+{raw}
+decode = {{ format = "json", schema = "id STRING", on_failure = "quarantine" }}
+
+[source.clean]
+topics = ["clean"]
+decode = {{ format = "text" }}
+
+[sink.clean]
+from = "raw"
+{first}
+
+[sink.out]
+from = "clean"
+{second}
+"""
+
+
+def feed(
+    raw: str = 'topics = ["raw"]',
+    first: str = 'topic = "clean"',
+    second: str = 'topic = "out"',
+    dead_letters: str = "",
+) -> str:
+    return FEED.format(raw=raw, first=first, second=second, dead_letters=dead_letters)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message", "suggestion"),
+    [
+        (feed(second='topic = "raw"'), "sink.clean.topic",
+         "in a circle: clean -> `clean` -> out -> `raw` -> clean", "another topic"),
+        (feed(first='topic = "raw"'), "sink.clean.topic",
+         "writes to `raw`, which source `raw` reads", "another topic"),
+        (feed(raw='pattern = "raw.*"', first='topic = "raw.clean"'), "sink.clean.topic",
+         "writes to `raw.clean`, which source `raw` reads", "narrow the pattern of source `raw`"),
+        (feed(raw='pattern = "ra.*"', second='topic = "raw"'), "sink.clean.topic",
+         "clean -> `clean` -> out -> `raw` -> clean", "another topic"),
+        (feed(raw='pattern = "fee.*"'), "source.raw.decode.on_failure",
+         "writes to `feed.dead-letters`, which source `raw` reads", "narrow the pattern"),
+        (feed(raw='topics = ["raw", "bad"]', dead_letters='dead_letters = "bad"'),
+         "source.raw.decode.on_failure", "writes to `bad`, which source `raw` reads", "another"),
+        (feed(second='topic = "raw"', dead_letters='dead_letters = "clean"'), "sink.clean.topic",
+         "in a circle", "another topic"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_must_not_feed_on_what_it_writes(
+    text: str, key: str, message: str, suggestion: str
+) -> None:
+    mistake = only_mistake(text)
+    assert (mistake.key, mistake.is_warning) == (key, False)
+    assert message in mistake.message
+    assert suggestion in mistake.suggestion
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (feed(first='topic_from = "id"'), "sink.clean.topic_from"),
+        (feed(first="topic_from = \"concat('ra', id)\""), "sink.clean.topic_from"),
+        (feed(raw='pattern = "x.*"', first="topic_from = \"concat('a', id)\""),
+         "sink.clean.topic_from"),
+        (feed(second='topic_from = "value"'), "sink.out.topic_from"),
+    ],
+)  # fmt: skip
+def test_rows_that_name_their_topics_may_feed_the_pipeline(text: str, key: str) -> None:
+    mistake = only_mistake(text)
+    assert (mistake.key, mistake.is_warning) == (key, True)
+    assert "may write to topics" in mistake.message
+
+
+def test_feeding_on_is_no_circle() -> None:
+    for text in (
+        feed(),
+        feed(first="topic_from = \"concat('articles-', id)\""),
+        feed(raw='pattern = "raw-[0-9]+"'),
+    ):
+        right(text)
+
+
 def test_updates_of_one_aggregate_go_into_a_table_by_key() -> None:
     text = changed('[stage.clean.dedupe]\nkeys = ["id"]\n', "")
     update = text.replace(TO_TABLE, TO_TABLE + '\noutput = "update"')

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.spark.pipeline.files import RIGHT, changed, right
+from tests.spark.pipeline.files import RIGHT, changed, checked, right
 
 from tidemill.spark.pipeline import graph
 from tidemill.spark.pipeline.plan import (
@@ -88,7 +88,11 @@ def test_who_may_write_what_a_query_reads(written: str, read: str) -> None:
     more = f'[source.again]\n{read}\ndecode = {{ format = "raw" }}\n'
     text = changed('topic = "clicks.clean"', written) + more
     text += '[sink.again]\nfrom = "again"\ntable = "parquet:/x"\n'
-    assert fed_by(right(text), query_named(text, "again")) == {"clean"}
+    pipeline, problems = checked(text)
+    assert pipeline is not None
+    assert all(each.is_warning for each in problems.found)
+    (again,) = [each for each in queries(pipeline) if each.name == "again"]
+    assert fed_by(pipeline, again) == {"clean"}
     assert fed_by(right(text), query_named(text, "clean")) == set()
 
 
@@ -209,7 +213,7 @@ def test_what_has_rows_twice_after_a_reset_is_told() -> None:
         'table = "delta:/tables/views"\nmode = "upsert"\nkeys = ["page"]',
     )
     assert "delta" not in read_again_words(right(text))
-    text = changed('topic = "clicks.clean"', 'topic_from = "page"')
+    text = changed('topic = "clicks.clean"', "topic_from = \"concat('page-', page)\"")
     assert "the topics of sink.clean" in read_again_words(right(text))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path as FilePath
 
 from tidemill.spark.pipeline import columns, graph
+from tidemill.spark.pipeline.feedback import check_feedback
 from tidemill.spark.pipeline.keys import Path
 from tidemill.spark.pipeline.load import Problems, read_pipeline
 from tidemill.spark.pipeline.model import (
@@ -54,6 +55,8 @@ def check_parts(pipeline: Pipeline, problems: Problems) -> None:
         _check_sink(pipeline, sink, problems)
         _check_output(pipeline, sink, problems)
     _check_shared_tables(pipeline, problems)
+    if not problems.are_fatal:
+        check_feedback(pipeline, problems)
     columns.check_names(pipeline, problems)
     _check_use(pipeline, problems)
 
@@ -183,7 +186,6 @@ def _check_sink(pipeline: Pipeline, sink: Sink, problems: Problems) -> None:
         problems.add(
             (*sink.at, "mode"), message, "remove it; give the topic cleanup.policy=compact"
         )
-    _check_feedback(pipeline, sink, problems)
 
 
 def _check_table_target(sink: Sink, problems: Problems) -> None:
@@ -216,14 +218,6 @@ def _check_shared_tables(pipeline: Pipeline, problems: Problems) -> None:
             message = f"sink `{first}` writes into this table already"
             suggestion = f"name another table, or let sink `{first}` have both: from = [...]"
             problems.add((*sink.at, "table"), message, suggestion)
-
-
-def _check_feedback(pipeline: Pipeline, sink: Sink, problems: Problems) -> None:
-    """A sink that writes into the topic it reads from never ends."""
-    for source in graph.sources_of(pipeline, sink):
-        if sink.topic and sink.topic in source.topics:
-            message = f"writes to `{sink.topic}`, which source `{source.name}` reads"
-            problems.add((*sink.at, "topic"), message, "write to another topic")
 
 
 def _check_output(pipeline: Pipeline, sink: Sink, problems: Problems) -> None:

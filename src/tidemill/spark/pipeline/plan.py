@@ -93,11 +93,11 @@ def fed_by(pipeline: Pipeline, query: Query) -> set[str]:
         name
         for name, sink in pipeline.sink.items()
         if name != query.name
-        and (sink.topic_from or any(_reads_topic(source, sink.topic) for source in sources))
+        and (sink.topic_from or any(reads_topic(source, sink.topic) for source in sources))
     }
 
 
-def _reads_topic(source: Source, topic: str) -> bool:
+def reads_topic(source: Source, topic: str) -> bool:
     if source.pattern:
         return bool(topic) and re.fullmatch(source.pattern, topic) is not None
     return topic in source.topics
