@@ -13,12 +13,7 @@ USAGE = "USAGE: kafka-server-start.sh [-daemon] server.properties [--override pr
 
 
 def main(argv: Sequence[str]) -> int:
-    words = list(argv)
-    daemon = words[:1] == ["-daemon"]
-    if daemon:
-        words = words[1:]
-    if words[:1] == ["-name"]:
-        words = words[2:]
+    daemon, words = split_off_flags(argv)
     if not words or words[0] in ("--help", "-h"):
         common.err(USAGE)
         return 1
@@ -39,6 +34,17 @@ def main(argv: Sequence[str]) -> int:
     from tidemill.cli.serve import serve_properties
 
     return serve_properties(path, overrides)
+
+
+def split_off_flags(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether it is to be a daemon, and what follows the flags that Kafka's script has."""
+    words = list(argv)
+    daemon = words[:1] == ["-daemon"]
+    if daemon:
+        words = words[1:]
+    if words[:1] == ["-name"]:
+        words = words[2:]
+    return daemon, words
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, str]:

@@ -6,14 +6,19 @@ Kafka looks for Java processes; we look for ours: processes of this user whose c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
 
 from tidemill.cli.kafka import common
 from tidemill.cli.kafka.common import Options
+from tidemill.cli.kafka.server_start import parse_overrides, split_off_flags
+from tidemill.errors import TidemillError
 
 PROC = "/proc"
+TOOL = "kafka-server-start"
+ID_KEYS = ("node.id", "broker.id")
 
 
 def parser() -> Options:
@@ -33,8 +38,9 @@ def main(argv: Sequence[str]) -> int:
     for pid in broker_pids():
         if options.node_id is not None and not _has_id(pid, options.node_id):
             continue
-        os.kill(pid, signal.SIGTERM)
-        stopped += 1
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself meanwhile
+            os.kill(pid, signal.SIGTERM)
+            stopped += 1
     if not stopped:
         common.out("No kafka server to stop")
         return 1
@@ -47,8 +53,15 @@ def broker_pids() -> Iterator[int]:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         words = _command_line(int(entry))
-        if words and _is_broker(words) and os.stat(f"{PROC}/{entry}").st_uid == os.getuid():
+        if words and _is_broker(words) and _is_ours(int(entry)):
             yield int(entry)
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return os.stat(f"{PROC}/{pid}").st_uid == os.getuid()
+    except OSError:
+        return False  # it has ended meanwhile
 
 
 def _command_line(pid: int) -> list[str]:
@@ -64,17 +77,18 @@ def _is_broker(words: list[str]) -> bool:
     string does not, nor does `tidemill up`, which has a terminal or a supervisor of its own."""
     if "python" not in os.path.basename(words[0]):
         return False
-    return "tidemill.cli.kafka" in words and "kafka-server-start" in words
+    return "tidemill.cli.kafka" in words and TOOL in words
 
 
 def _has_id(pid: int, node_id: int) -> bool:
-    """Whether the process's command line or properties file gives it this id."""
+    """Whether this is the id of the broker: what overrides its properties file counts first."""
     words = _command_line(pid)
-    wanted = {f"node.id={node_id}", f"broker.id={node_id}"}
-    if wanted & set(words):
-        return True
-    for word in words:
-        if word.endswith(".properties") and os.path.exists(word):
-            found = common.read_properties(word)
-            return f"{found.get('node.id', found.get('broker.id'))}" == str(node_id)
-    return False
+    _, arguments = split_off_flags(words[words.index(TOOL) + 1 :] if TOOL in words else [])
+    try:
+        given = parse_overrides(arguments[1:])
+        if not given.keys() & set(ID_KEYS):
+            # As the process sees it: a relative path begins at its working directory.
+            given = common.read_properties(os.path.join(f"{PROC}/{pid}/cwd", arguments[0]))
+    except (IndexError, TidemillError):
+        return False
+    return next((given[key] for key in ID_KEYS if key in given), None) == str(node_id)
