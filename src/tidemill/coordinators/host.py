@@ -125,11 +125,17 @@ class Host(Generic[S]):
         self._timers = ShardTimers(wheel, executor, self._timer_fired)
         self.shard: S = self._make_shard(self._timers)
 
-    @property
-    def is_current(self) -> bool:
-        """Whether this broker leads the partition, in the epoch in which the shard was loaded."""
+    def keeps_up(self) -> bool:
+        """Whether this broker has led the partition ever since the shard was loaded.
+
+        A change that leaves the leader in place, as when replicas are added, raises the epoch, too,
+        by one: it is noted. After more than one, somebody else may have led in between.
+        """
         partition = self.partition
-        return partition.is_leader and partition.leader_epoch == self._epoch
+        if not partition.is_leader or not 0 <= partition.leader_epoch - self._epoch <= 1:
+            return False
+        self._epoch = partition.leader_epoch
+        return True
 
     def load(self) -> None:
         machinery = self._machinery
@@ -165,7 +171,7 @@ class Host(Generic[S]):
         self._begin_empty()
 
     def _load_again(self) -> None:
-        if self.is_current:  # Else it is about to be closed.
+        if self.keeps_up():  # Else it is about to be closed.
             self.load()
 
     # Requests.
@@ -365,7 +371,7 @@ class Host(Generic[S]):
     def _append_batch(self, batch: bytes, write: _Write) -> None:
         invariant(self._pending is None, "a write overtakes another", where=self.partition)
         try:
-            if not self.is_current:
+            if not self.keeps_up():
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             info = self.partition.append(batch, required_acks=ACKS_ALL)
         except ApiError as error:

@@ -47,7 +47,7 @@ class Runtime(Generic[S]):
     def follow(self, partitions: dict[int, Partition]) -> None:
         """Coordinate exactly these partitions from now on."""
         for index, host in list(self._hosts.items()):
-            if partitions.get(index) is not host.partition or not host.is_current:
+            if partitions.get(index) is not host.partition or not host.keeps_up():
                 del self._hosts[index]
                 host.close(ErrorCode.NOT_COORDINATOR)
         for index, partition in partitions.items():
@@ -57,11 +57,11 @@ class Runtime(Generic[S]):
                 host.load()
 
     def partition_moved(self, partition: Partition) -> None:
-        """Something was committed, or the leadership is lost."""
+        """Something was committed, or the leadership is lost, or has another epoch."""
         host = self._hosts.get(partition.topic_partition.partition)
         if host is None or host.partition is not partition:
             return
-        if not host.is_current:
+        if not host.keeps_up():
             del self._hosts[partition.topic_partition.partition]
             self._machinery.call_soon(lambda: host.close(ErrorCode.NOT_COORDINATOR))
         else:
