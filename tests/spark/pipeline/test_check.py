@@ -172,6 +172,86 @@ def test_windows_without_a_watermark_never_end() -> None:
     assert "without a watermark the windows of stage `views` never end" in mistake.message
 
 
+UPSERT = TO_TABLE + '\nmode = "upsert"\n'
+
+
+def test_of_two_rows_with_the_same_keys_one_has_to_be_the_later() -> None:
+    """Else a batch that has both fails, some time after the pipeline was started."""
+    mistake = only_mistake(changed(TO_TABLE, UPSERT + 'keys = ["page"]'))
+    assert mistake.key == "sink.views.mode"
+    assert "nothing says which is the later" in mistake.message
+    assert "order_by" in mistake.suggestion
+    right(changed(TO_TABLE, UPSERT + 'keys = ["page"]\norder_by = ["window_start"]'))
+    right(changed(TO_TABLE, UPSERT + 'keys = ["page", "window_start"]'))
+    to_clean = changed(TO_TOPIC, 'table = "delta:/tables/clean"\nmode = "upsert"\nkeys = ["id"]')
+    right(to_clean)
+    user = to_clean.replace('keys = ["id"]\n\n[sink', 'keys = ["user"]\n\n[sink')
+    assert only_mistake(user).key == "sink.clean.mode"
+    offset = '[stage.clean.columns]\noffset = "_offset"'
+    right(user.replace("[stage.clean.columns]", offset))
+
+
+OPTIONS = "\n[source.clicks.options]\n"
+SINK = "\n[sink.views.options]\n"
+CLIENT = "\n[client]\n"
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "key", "message", "suggestion"),
+    [
+        (OPTIONS, "maxOffsetsPerTriger = 5", "source.clicks.options.maxOffsetsPerTriger",
+         "`maxOffsetsPerTriger`: is unknown", "did you mean `maxOffsetsPerTrigger`?"),
+        (OPTIONS, 'minPartitions = "many"', "source.clicks.options.minPartitions",
+         "`minPartitions` = 'many': must be a whole number", ""),
+        (OPTIONS, '"kafka.fetch.max.byte" = 5', "source.clicks.options.kafka.fetch.max.byte",
+         "unknown setting `fetch.max.byte`", "did you mean `fetch.max.bytes`?"),
+        (OPTIONS, 'commitOffsets = "g"', "source.clicks.options.commitOffsets",
+         "is no further option", "say `group`"),
+        (OPTIONS, 'endingOffsets = "latest"', "source.clicks.options.endingOffsets",
+         "a stream has no end", ""),
+        ("\n[table.users.options]\n", "minPartition = 3", "table.users.options.minPartition",
+         "is unknown", "did you mean `minPartitions`?"),
+        (SINK, '"table.fileByte" = 1000', "sink.views.options.table.fileByte",
+         "is unknown", "did you mean `table.fileBytes`?"),
+        (SINK, '"table.compression" = "zip"', "sink.views.options.table.compression",
+         "must be one of zstd", ""),
+        (SINK, '"catalog.uri" = "x"', "sink.views.options.catalog.uri", "only Iceberg", ""),
+        ("\n[sink.clean.options]\n", '"kafka.acks" = "some"', "sink.clean.options.kafka.acks",
+         "acks", ""),
+        (CLIENT, '"request.timout.ms" = 5', "client.request.timout.ms",
+         "unknown setting `request.timout.ms`", "did you mean `request.timeout.ms`?"),
+        (CLIENT, '"request.timeout.ms" = "soon"', "client.request.timeout.ms", "soon", ""),
+        (CLIENT, '"compression.type" = "lz4"', "client.compression.type",
+         "a setting of producers alone", '"kafka.compression.type" in [sink.NAME.options]'),
+        (CLIENT, '"fetch.max.bytes" = 5', "client.fetch.max.bytes",
+         "a setting of consumers alone", '"kafka.fetch.max.bytes" in [source.NAME.options]'),
+        (CLIENT, '"bootstrap.servers" = "x:1"', "client.bootstrap.servers", "no setting here",
+         "say `bootstrap`"),
+    ],
+)  # fmt: skip
+def test_options_are_checked_as_the_source_and_the_sinks_will(
+    section: str, line: str, key: str, message: str, suggestion: str
+) -> None:
+    text = RIGHT + section + line + "\n"
+    mistake = only_mistake(text)
+    assert (mistake.key, mistake.line) == (key, len(text.splitlines()))
+    assert message in mistake.message
+    assert suggestion in mistake.suggestion
+
+
+def test_every_wrong_option_is_told_and_right_ones_are_not() -> None:
+    right(RIGHT + OPTIONS + 'minPartitions = 3\n"kafka.fetch.max.bytes" = 1000\n')
+    right(RIGHT + SINK + '"table.compression" = "snappy"\n"storage.region" = "x"\n')
+    right(RIGHT + CLIENT + '"request.timeout.ms" = "20000"\n"client.dns.lookup" = "x"\n')
+    _, problems = checked(
+        RIGHT + OPTIONS + "a = 1\nminPartitions = 0\nmaxRecordsPerPartition = 5\n"
+    )
+    assert [each.key for each in problems.found] == [
+        "source.clicks.options.a",
+        "source.clicks.options.minPartitions",
+    ]
+
+
 FEED = """\
 name = "feed"
 {dead_letters}

@@ -9,6 +9,7 @@ import pytest
 from tests.spark.pipeline.files import RIGHT, changed, checked, right
 
 from tidemill.spark.pipeline import graph
+from tidemill.spark.pipeline.outputs import sink_options
 from tidemill.spark.pipeline.plan import (
     Query,
     dead_letter_topics,
@@ -21,14 +22,12 @@ from tidemill.spark.pipeline.plan import (
 )
 from tidemill.spark.pipeline.run import (
     CannotContinueError,
-    Setting,
     check_continues,
     read_again_words,
-    sink_options,
 )
 from tidemill.spark.pipeline.state import PipelineState
 
-HERE = Setting(bootstrap="127.0.0.1:9092", master="local[2]", once=True)
+HERE = "127.0.0.1:9092"
 
 
 def query_named(text: str, name: str) -> Query:
@@ -93,7 +92,8 @@ def test_who_may_write_what_a_query_reads(written: str, read: str) -> None:
     assert all(each.is_warning for each in problems.found)
     (again,) = [each for each in queries(pipeline) if each.name == "again"]
     assert fed_by(pipeline, again) == {"clean"}
-    assert fed_by(right(text), query_named(text, "clean")) == set()
+    (first,) = [each for each in queries(pipeline) if each.name == "clean"]
+    assert fed_by(pipeline, first) == set()
 
 
 def test_dead_letters_go_where_they_are_told() -> None:
@@ -190,7 +190,7 @@ def test_a_relative_table_is_beside_the_file_wherever_it_is_run(
     monkeypatch.chdir(tmp_path)
     resolved = f"delta:{tmp_path}/files/tables/views"
     assert table_of(pipeline, pipeline.sink["views"]) == resolved
-    assert sink_options(pipeline, pipeline.sink["views"], HERE)["table"] == resolved
+    assert sink_options(pipeline, pipeline.sink["views"], HERE, {})["table"] == resolved
     for absolute in ("delta:/x/y", "parquet:s3://bucket/x", "iceberg:local.db.views"):
         sink = replace(pipeline.sink["views"], table=absolute)
         assert table_of(pipeline, sink) == absolute
@@ -210,7 +210,7 @@ def test_what_has_rows_twice_after_a_reset_is_told() -> None:
     assert read_again_words(right()) == f", after which there will be rows twice in {twice}"
     text = changed(
         'table = "delta:/tables/views"',
-        'table = "delta:/tables/views"\nmode = "upsert"\nkeys = ["page"]',
+        'table = "delta:/tables/views"\nmode = "upsert"\nkeys = ["page", "window_start"]',
     )
     assert "delta" not in read_again_words(right(text))
     text = changed('topic = "clicks.clean"', "topic_from = \"concat('page-', page)\"")

@@ -27,6 +27,7 @@ from tidemill.spark.pipeline.model import (
     Stage,
     Table,
 )
+from tidemill.spark.pipeline.options import check_options
 from tidemill.spark.pipeline.start import parse_start
 
 TABLE_KINDS = ("delta", "iceberg", "parquet")
@@ -57,6 +58,7 @@ def check_parts(pipeline: Pipeline, problems: Problems) -> None:
     _check_shared_tables(pipeline, problems)
     if not problems.are_fatal:
         check_feedback(pipeline, problems)
+    check_options(pipeline, problems)
     columns.check_names(pipeline, problems)
     _check_use(pipeline, problems)
 

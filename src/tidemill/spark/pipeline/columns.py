@@ -22,6 +22,7 @@ from tidemill.spark.pipeline.model import (
     Join,
     Pipeline,
     SessionWindow,
+    Sink,
     Source,
     Stage,
     Table,
@@ -46,6 +47,35 @@ def check_names(pipeline: Pipeline, problems: Problems) -> None:
                 _check_name(name, found, (*sink.at, key, number), problems)
         if sink.tombstone:
             _check_name(sink.tombstone, found, (*sink.at, "tombstone"), problems)
+        if sink.mode == "upsert" and sink.table and sink.keys:
+            _check_order(pipeline, sink, found, problems)
+
+
+def _check_order(pipeline: Pipeline, sink: Sink, names: Names, problems: Problems) -> None:
+    """Of two rows of a batch with the same keys one has to be the later."""
+    if names is None or sink.order_by or sink.output == "update":
+        return
+    lower = {each.lower() for each in names}
+    keys_are_there = {each.lower() for each in sink.keys} <= lower
+    if keys_are_there and "offset" not in lower and not _has_keys_once(pipeline, sink):
+        message = (
+            "a batch may have two rows with the same keys, and nothing says which is the later"
+        )
+        suggestion = 'say order_by = ["..."], or let a stage give it the column "_offset AS offset"'
+        problems.add((*sink.at, "mode"), message, suggestion)
+
+
+def _has_keys_once(pipeline: Pipeline, sink: Sink) -> bool:
+    """Whether rows were grouped by what makes them the same, or deduplicated by it, just before."""
+    stage = pipeline.stage.get(graph.node_of(sink.inputs[0]))
+    if stage is None or len(sink.inputs) > 1:
+        return False
+    keys = {each.lower() for each in sink.keys}
+    if (aggregate := stage.aggregate) is not None:
+        by = {(expressions.result_name(each) or each).lower() for each in aggregate.by}
+        has_window = aggregate.window is not None or aggregate.session is not None
+        return by <= keys and (not has_window or bool(keys & set(WINDOW_COLUMNS)))
+    return stage.dedupe is not None and {each.lower() for each in stage.dedupe.keys} <= keys
 
 
 def schema_columns(decode: Decode) -> Names:

@@ -29,14 +29,7 @@ class TopicInputs:
 
     def table(self, table: Table) -> DataFrame:
         """The whole topic, from its beginning to the end it has when the frame is computed."""
-        options = {
-            **self._client,
-            "subscribe": table.topic,
-            "startingOffsets": "earliest",
-            "endingOffsets": "whenRead",
-            **value_options(table.decode),
-            **table.options,
-        }
+        options = self._client | table_options(table)
         return self._spark.read.format(FORMAT).options(**options).load()
 
 
@@ -83,3 +76,14 @@ def source_options(source: Source, group: str) -> dict[str, str]:
     if source.allow_data_loss:
         options["failOnDataLoss"] = "false"
     return options | value_options(source.decode) | dict(source.options)
+
+
+def table_options(table: Table) -> dict[str, str]:
+    """What the data source is told about a topic that is read as a table."""
+    return {
+        "subscribe": table.topic,
+        "startingOffsets": "earliest",
+        "endingOffsets": "whenRead",
+        **value_options(table.decode),
+        **table.options,
+    }

@@ -169,7 +169,7 @@ class Expectation(Section):
 class Watermark(Section):
     """How late rows may be, by a column of theirs, compared with the latest time that came.
 
-    One row from the future moves it for all: let an expectation refuse what is ahead of the record's
+    One row from the future moves it for all: let an expectation refuse what is ahead of a record's
     `_timestamp` by more than a part of the delay, or bound the column with `current_timestamp()`.
     """
 
@@ -445,7 +445,10 @@ class Pipeline(Section):
     )
     client: Mapping[str, str] = _key(
         Kind.SETTINGS,
-        "Settings of the client, by Kafka's names.",
+        "Settings that every client has, by Kafka's names: `client.id`, `request.timeout.ms`, "
+        "`default.api.timeout.ms`, `metadata.max.age.ms`, `reconnect.backoff.ms` and the like. "
+        "Those of consumers or producers alone are options of a source or a sink, such as "
+        "`kafka.fetch.max.bytes`.",
         example='{ "request.timeout.ms" = "20000" }',
     )
     spark: Mapping[str, str] = _key(

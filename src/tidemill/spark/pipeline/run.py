@@ -20,19 +20,18 @@ from tidemill.clock import Clock
 from tidemill.errors import TidemillError
 from tidemill.spark.pipeline import spark_errors
 from tidemill.spark.pipeline.durations import interval
-from tidemill.spark.pipeline.inputs import FORMAT, TopicInputs, client_options
+from tidemill.spark.pipeline.inputs import FORMAT, TopicInputs
 from tidemill.spark.pipeline.keys import InvalidPipelineError
 from tidemill.spark.pipeline.load import Problems
 from tidemill.spark.pipeline.lookup_table import LookupTable
 from tidemill.spark.pipeline.model import Pipeline, Sink
+from tidemill.spark.pipeline.outputs import frame_by_frame, make_topics, sink_options
 from tidemill.spark.pipeline.plan import (
     Query,
     added_to,
-    dead_letter_topics,
     fed_by,
     fingerprint,
     queries,
-    table_of,
     why_not_continued,
 )
 from tidemill.spark.pipeline.progress import Meter, Progress
@@ -220,9 +219,9 @@ class Life:
         frames, tables = compile_all(self.pipeline, inputs, self.problems)
         if self.problems.are_fatal:
             raise InvalidPipelineError(self.problems.found)
-        make_topics(self.pipeline, self.setting)
+        make_topics(self.pipeline, self.setting.bootstrap, self.setting.client)
         sinks = self.pipeline.sink.values()
-        tidy_beside(sink_options(self.pipeline, each, self.setting) for each in sinks)
+        tidy_beside(self._sink_options(each) for each in sinks)
         for name, frame in tables.items():
             refresh_ms = self.pipeline.table[name].refresh_ms
             self.tables[name] = LookupTable(name, frame, refresh_ms, self.clock)
@@ -277,7 +276,7 @@ class Life:
             .option("checkpointLocation", checkpoint)
             .outputMode(sink.output if sink else "append")
         )
-        options = sink_options(self.pipeline, sink, self.setting)
+        options = self._sink_options(sink)
         if sink is not None and sink.output == "update":
             writer = writer.foreachBatch(frame_by_frame(options))
         else:
@@ -288,6 +287,9 @@ class Life:
         if self.setting.once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=interval(every_ms)).start()
+
+    def _sink_options(self, sink: Sink | None) -> dict[str, str]:
+        return sink_options(self.pipeline, sink, self.setting.bootstrap, self.setting.client)
 
     def watch(self) -> None:
         """Until told to stop, until all is done, or until a query fails."""
@@ -413,57 +415,3 @@ def _note_of(running: Running) -> QueryNote:
         late=now.late,
         error=running.error,
     )
-
-
-def sink_options(pipeline: Pipeline, sink: Sink | None, setting: Setting) -> dict[str, str]:
-    """What the data source is told about where rows go; dead letters name their topic by row."""
-    if sink is not None and sink.table:
-        options = {"table": table_of(pipeline, sink), "mode": sink.mode}
-        if sink.keys:
-            options["keys"] = ",".join(sink.keys)
-        if sink.order_by:
-            options["table.orderBy"] = ",".join(sink.order_by)
-        if sink.tombstone:
-            options["table.tombstone"] = sink.tombstone
-        return options | dict(sink.options)
-    options = client_options(setting.bootstrap, setting.client)
-    if sink is None:
-        return options
-    if sink.topic:
-        options["topic"] = sink.topic
-    return options | dict(sink.options)
-
-
-def frame_by_frame(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
-    """Writes each batch of a query as a frame: Spark gives updates to no sink made in Python.
-
-    A table knows the batch by the same two names as if the query had written it itself.
-    """
-
-    def write(frame: DataFrame, batch: int) -> None:
-        known_by = {}
-        if "table" in options:
-            query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-            known_by = {"table.txnAppId": query, "table.txnVersion": str(batch)}
-        frame.write.format(FORMAT).options(**options, **known_by).mode("append").save()
-
-    return write
-
-
-def make_topics(pipeline: Pipeline, setting: Setting) -> None:
-    """Create the topics of sinks that say how many partitions, and those of dead letters."""
-    from tidemill.client.admin_types import NewTopic
-    from tidemill.client.blocking import Admin
-
-    wanted = dict.fromkeys(sorted(dead_letter_topics(pipeline)), 1)
-    for sink in pipeline.sink.values():
-        if sink.topic and sink.partitions is not None:
-            wanted[sink.topic] = sink.partitions
-    if not wanted:
-        return
-    settings: dict[str, Any] = {k.replace(".", "_"): v for k, v in setting.client.items()}
-    with Admin(setting.bootstrap, **settings) as admin:
-        there = {topic.name for topic in admin.list_topics()}
-        missing = [NewTopic(name, count) for name, count in wanted.items() if name not in there]
-        if missing:
-            admin.create_topics(missing).raise_first()
