@@ -3,7 +3,9 @@
 What to fetch and what an answer means is decided in `follower.py`; here is the I/O around it. There
 is one `LeaderDriver` per leader that this broker follows, each with a connection of its own, so a
 leader that is slow or gone holds up nobody else's partitions. `_run` is its life: one request at a
-time, then its steps, with a turn of the loop in between for every `BYTES_PER_TURN` appended.
+time, then its steps, with a turn of the loop in between for every `BYTES_PER_TURN` appended, and
+after every cut: a cut makes itself durable before anything else can happen to the log, so it
+flushes on the loop. What goes wrong with one partition stays with it (rule D9).
 
 Under flush policy `ack` a fetch may only ask for what is flushed, because asking acknowledges (rule
 E7). A request without the partitions that are being flushed could wait at the leader for records
@@ -14,25 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 
 from tidemill.client.fetch_session import SESSION_ERRORS
 from tidemill.clock import Clock
 from tidemill.errors import ApiError, ErrorCode, TidemillError
-from tidemill.invariant import InvariantError
 from tidemill.logs import Sparingly
 from tidemill.replication.channels import LeaderLink
 from tidemill.replication.follower import (
     Advance,
     Append,
     Cut,
+    DefectError,
     FindRange,
     FollowedPartition,
     FollowerFetcher,
     Status,
     Step,
     Trouble,
+    code_of,
 )
 from tidemill.replication.partition import Partition
 from tidemill.replication.session import TopicIdPartition
@@ -95,6 +97,8 @@ class LeaderDriver:
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._throttled: dict[TopicIdPartition, None] = {}
         """Partitions that are held back while the throttle says so."""
+        self._first_cuts: dict[TopicIdPartition, tuple[Step, FollowedPartition | None]] = {}
+        """What has to be done before a partition's first fetch, until it is."""
         self._awake = asyncio.Event()
         self._flush_deadline_ms: int | None = None
         self._complaints = Sparingly(clock)
@@ -111,7 +115,8 @@ class LeaderDriver:
         """Copy the partition in its present leader epoch; a new epoch starts all over (A8)."""
         key = key_of(partition)
         self._partitions[key] = partition
-        self._do_all(self.fetcher.follow(key, partition.copy, partition.leader_epoch))
+        for step in self.fetcher.follow(key, partition.copy, partition.leader_epoch):
+            self._first_cuts[key] = step, self.fetcher.get(key)
         if self._is_throttled(partition):
             self._throttled[key] = None
         self.wake()
@@ -175,10 +180,22 @@ class LeaderDriver:
         while True:
             # Before the look at what there is to do: a flush may be over within it.
             self._awake.clear()
+            await self._make_first_cuts()
             request = self._request_if_ready()
             if request is not None:
                 return request
             await self._sleep_until(self._due_ms())
+
+    async def _make_first_cuts(self) -> None:
+        """Cut what has to be before its first fetch; what fails is tried again (rule D3)."""
+        for key, first in list(self._first_cuts.items()):
+            _, state = first
+            if self.fetcher.get(key) is state and state is not None and state.owes_cut:
+                if state.is_due(self._clock.monotonic_ms()):
+                    await self._do_in_turns([first])
+                    await asyncio.sleep(0)
+            elif self._first_cuts.get(key) is first:
+                del self._first_cuts[key]
 
     def _request_if_ready(self) -> FetchRequest | None:
         now_ms = self._clock.monotonic_ms()
@@ -257,25 +274,30 @@ class LeaderDriver:
                 await asyncio.sleep(0)
             if self.fetcher.get(step.key) is not state:
                 continue  # Meanwhile another epoch has begun, or it is not followed any more.
-            if isinstance(step, Append):
-                in_turn_bytes += len(step.fetched.records)
+            in_turn_bytes += _cost_bytes(step)
             if isinstance(step, FindRange):
                 ranges.append(step)
             else:
                 self._do(step)
         return ranges
 
-    def _do_all(self, steps: Iterable[Step]) -> None:
-        for step in steps:
-            self._do(step)
-
     def _do(self, step: Step) -> None:
+        """Whatever it raises, this partition waits or is given up; others go on (rule D9)."""
         partition = self._partitions[step.key]
+        try:
+            self._do_to(partition, step)
+        except Exception as error:  # noqa: BLE001 - it is logged, and the partition's alone
+            trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
+            if trouble is not None:
+                self._report(partition, trouble)
+
+    def _do_to(self, partition: Partition, step: Step) -> None:
         match step:
-            case Append():
-                self._append(partition, step)
-            case Advance():
-                self._advance(partition, step)
+            case Append(_, fetched, high_watermark, log_start_offset):
+                partition.append_copied(fetched, high_watermark, log_start_offset)
+                self._count(partition, len(fetched.records))
+            case Advance(_, high_watermark, log_start_offset):
+                partition.follow_leader(high_watermark, log_start_offset)
             case Cut():
                 self._cut(partition, step)
             case Trouble():
@@ -283,39 +305,13 @@ class LeaderDriver:
             case FindRange():
                 raise AssertionError("a question is asked, not done")
 
-    def _append(self, partition: Partition, step: Append) -> None:
-        try:
-            partition.append_copied(step.fetched, step.high_watermark, step.log_start_offset)
-        except (ApiError, InvariantError) as error:
-            self._write_failed(partition, step, error)
-        else:
-            self._count(partition, len(step.fetched.records))
-
-    def _advance(self, partition: Partition, step: Advance) -> None:
-        try:
-            partition.follow_leader(step.high_watermark, step.log_start_offset)
-        except (ApiError, InvariantError) as error:
-            self._write_failed(partition, step, error)
-
-    def _write_failed(
-        self, partition: Partition, step: Append | Advance | Cut, error: ApiError | InvariantError
-    ) -> None:
-        """This partition waits or is given up; the others go on (rule D9)."""
-        trouble = self.fetcher.write_failed(step.key, error, self._clock.monotonic_ms())
-        if trouble is not None:
-            self._report(partition, trouble)
-
     def _count(self, partition: Partition, size_bytes: int) -> None:
         if self._is_chosen(partition):
             self._throttle.take(size_bytes)
 
     def _cut(self, partition: Partition, step: Cut) -> None:
-        try:
-            end_before = partition.log.log_end_offset
-            loses_committed = partition.cut(step.decision)
-        except (ApiError, InvariantError) as error:
-            self._write_failed(partition, step, error)
-            return
+        end_before = partition.log.log_end_offset
+        loses_committed = partition.cut(step.decision)
         say = log.error if loses_committed else log.info
         say(
             "%s was cut from offset %d to %d, following broker %d in epoch %d%s",
@@ -327,7 +323,10 @@ class LeaderDriver:
 
     def _report(self, partition: Partition, trouble: Trouble) -> None:
         name = partition.topic_partition
-        if trouble.status is Status.FAILED:
+        if isinstance(trouble.error, DefectError):
+            # Never sparingly: it is a mistake of ours, and somebody has to hear of it.
+            log.error("copying %s failed, and is tried again", name, exc_info=trouble.error)
+        elif trouble.status is Status.FAILED:
             log.error("%s is not copied any more: %s", name, trouble.error)
         elif trouble.status is Status.FENCED:
             log.info("%s waits for news of its leader", name)
@@ -354,7 +353,11 @@ class LeaderDriver:
         starts = await self._offsets(steps, _EARLIEST)
         ends = await self._offsets(steps, _LATEST)
         for step in steps:
-            self._range_found(step, starts.get(step.key), ends.get(step.key))
+            found = self._range_found(step, starts.get(step.key), ends.get(step.key))
+            if found is not None and step.key in self._partitions:
+                self._do(found)
+                if isinstance(found, Cut):
+                    await asyncio.sleep(0)
 
     async def _offsets(
         self, steps: list[FindRange], place: int
@@ -391,18 +394,23 @@ class LeaderDriver:
         step: FindRange,
         start: ListOffsetsPartitionResponse | None,
         end: ListOffsetsPartitionResponse | None,
-    ) -> None:
+    ) -> Step | None:
+        """What to do now; nothing if another epoch has begun meanwhile."""
         fetcher, now_ms = self.fetcher, self._clock.monotonic_ms()
-        after: Step | None
         if start is None or end is None:
             code = ErrorCode.REQUEST_TIMED_OUT
-            after = fetcher.range_not_found(step.key, step.leader_epoch, code, now_ms)
-        elif start.error_code or end.error_code:
-            code = ErrorCode(start.error_code or end.error_code)
-            after = fetcher.range_not_found(step.key, step.leader_epoch, code, now_ms)
-        else:
-            after = fetcher.range_found(
-                step.key, step.leader_epoch, start.offset, end.offset, now_ms
-            )
-        if after is not None and step.key in self._partitions:
-            self._do(after)
+            return fetcher.range_not_found(step.key, step.leader_epoch, code, now_ms)
+        if start.error_code or end.error_code:
+            code = code_of(start.error_code or end.error_code)
+            return fetcher.range_not_found(step.key, step.leader_epoch, code, now_ms)
+        return fetcher.range_found(step.key, step.leader_epoch, start.offset, end.offset, now_ms)
+
+
+def _cost_bytes(step: Step) -> int:
+    """What a step takes of its turn of the loop: a cut takes all of it, for it flushes."""
+    match step:
+        case Cut():
+            return BYTES_PER_TURN
+        case Append(_, fetched):
+            return len(fetched.records) if fetched.starts_over_at is None else BYTES_PER_TURN
+    return 0

@@ -129,13 +129,21 @@ class Trouble:
     error: ApiError | InvariantError
 
 
+class DefectError(ApiError):
+    """An exception that nobody has foreseen: a mistake of ours, in one partition."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, repr(cause))
+        self.__cause__ = cause
+
+
 Step = Append | Advance | Cut | FindRange | Trouble
 
 
 class FollowedPartition:
     """One partition in one leader epoch."""
 
-    __slots__ = ("errors", "key", "leader_epoch", "ready_at_ms", "replica", "status")
+    __slots__ = ("errors", "key", "leader_epoch", "owes_cut", "ready_at_ms", "replica", "status")
 
     def __init__(
         self, key: TopicIdPartition, replica: ReplicaCopy, leader_epoch: LeaderEpoch
@@ -147,12 +155,19 @@ class FollowedPartition:
         self.ready_at_ms = 0
         self.errors = 0
         """How many there were in a row."""
+        self.owes_cut = False
+        """Whether the cut that comes before the first fetch is still to be made."""
 
-    def is_ready(self, now_ms: int) -> bool:
-        """Whether it can be fetched now; the end of a delay is noticed here."""
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it need not wait any more; the end of a delay is noticed here."""
         if self.status in (Status.DELAYED, Status.RESTING) and now_ms >= self.ready_at_ms:
             self.status = Status.FETCHING
-        return self.status is Status.FETCHING and self.replica.is_settled
+        return self.status in (Status.FETCHING, Status.TRUNCATING)
+
+    def is_ready(self, now_ms: int) -> bool:
+        """Whether it can be fetched now."""
+        is_fetching = self.is_due(now_ms) and self.status is Status.FETCHING
+        return is_fetching and self.replica.is_settled and not self.owes_cut
 
     def wanted(self, max_bytes: int) -> Wanted:
         log = self.replica.log
@@ -227,6 +242,7 @@ class FollowerFetcher:
         decision = begin(replica.log, replica.high_watermark)
         if isinstance(decision, Fetch):
             return []
+        state.owes_cut = True
         return [self._cut(state, decision)]
 
     def unfollow(self, key: TopicIdPartition) -> None:
@@ -318,17 +334,25 @@ class FollowerFetcher:
     # Answers.
 
     def request_failed(self, now_ms: int) -> None:
-        """No answer will come: the connection is gone, or it took too long. Rest, then go on."""
+        """The round is over without an answer, or without all that it asked for. Rest, and go on.
+
+        Nobody does any more what was handed out: whoever waits for that is fetched again, and told
+        again what to do.
+        """
         self.is_asking = False
         self._session.reset()
         self._resting_until_ms = now_ms + self.settings.backoff_ms
+        for state in self._unsure_states():
+            if state.status is Status.TRUNCATING:
+                state.status = Status.DELAYED
+                state.ready_at_ms = self._resting_until_ms
 
     def take(self, response: FetchResponse, now_ms: int) -> list[Step]:
         """What the answer to the request under way asks us to do, in this order."""
         invariant(self.is_asking, "an answer needs a question")
         self.is_asking = False
         if response.error_code:
-            self._refused(_code(response.error_code), now_ms)
+            self._refused(code_of(response.error_code), now_ms)
             return []
         self._session.accept(response.session_id)
         steps: dict[TopicIdPartition, Step] = {}
@@ -339,7 +363,10 @@ class FollowerFetcher:
                 if state is None or asked is None or key in steps or not state.is_where(asked):
                     continue
                 self.touch(key)
-                steps[key] = self._take_one(state, data, now_ms)
+                try:
+                    steps[key] = self._take_one(state, data, now_ms)
+                except Exception as error:  # noqa: BLE001 - it is reported; others have their steps
+                    steps[key] = self._delay(state, DefectError(error), now_ms)
         return list(steps.values())
 
     def _refused(self, code: ErrorCode, now_ms: int) -> None:
@@ -351,7 +378,7 @@ class FollowerFetcher:
 
     def _take_one(self, state: FollowedPartition, data: PartitionData, now_ms: int) -> Step:
         if data.error_code:
-            return self._take_error(state, _code(data.error_code), now_ms)
+            return self._take_error(state, code_of(data.error_code), now_ms)
         if data.diverging_epoch is not None:
             # Whatever else it says is about a log that is not ours yet (rules B4 and D5).
             return self._diverged(
@@ -405,22 +432,28 @@ class FollowerFetcher:
 
     # How steps ended.
 
-    def write_failed(
-        self, key: TopicIdPartition, error: ApiError | InvariantError, now_ms: int
-    ) -> Trouble | None:
-        """A step raised. Bad bytes and a full disk may end (D9); the rest will not."""
+    def write_failed(self, key: TopicIdPartition, error: Exception, now_ms: int) -> Trouble | None:
+        """A step raised. Bad bytes and a full disk may end (D9), a broken log will not.
+
+        Nor may a defect of ours, but it is tried again, as rarely as anything: whoever is not
+        fetched any more has no way back before the next election.
+        """
         state = self._partitions.get(key)
         if state is None:
             return None
-        if isinstance(error, ApiError) and not _is_final(error):
-            state.errors = _DOUBLINGS_MAX  # The same bytes again would not help so soon.
-            return self._delay(state, error, now_ms)
-        return self._fail(state, error)
+        if isinstance(error, InvariantError) or (isinstance(error, ApiError) and _is_final(error)):
+            return self._fail(state, error)
+        state.errors = _DOUBLINGS_MAX  # The same bytes again would not help so soon.
+        told = error if isinstance(error, ApiError) else DefectError(error)
+        return self._delay(state, told, now_ms)
 
     def cut_done(self, key: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
         """The cut that was decided in this epoch is made: fetch on."""
-        state = self._in_truncation(key, leader_epoch)
-        if state is not None:
+        state = self._partitions.get(key)
+        if state is None or state.leader_epoch != leader_epoch:
+            return
+        state.owes_cut = False
+        if state.status is Status.TRUNCATING:
             state.status = Status.FETCHING
 
     def range_found(
@@ -479,7 +512,8 @@ class FollowerFetcher:
         return Trouble(state.key, state.status, error)
 
 
-def _code(number: int) -> ErrorCode:
+def code_of(number: int) -> ErrorCode:
+    """A leader's error code; it may be of a newer release than ours."""
     try:
         return ErrorCode(number)
     except ValueError:
