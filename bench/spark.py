@@ -31,7 +31,7 @@ from bench.measure import run_load
 from bench.report import Figures, Report
 from bench.run import OUT
 from bench.systems import COMMON, MODES, Tidemill, end_in_order, wait_until_quiet
-from tidemill.spark.session import session
+from tidemill.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

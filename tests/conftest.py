@@ -66,7 +66,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for the whole run: `local[2]`, small, without a web page, warm after the first
     test. All tests that use it stay with one worker. It has Spark's own Kafka connector, where its
     jars can be had."""
-    from tidemill.spark.session import SHORT_LIVED, session
+    from tidemill.spark import session
+    from tidemill.spark.sessions import SHORT_LIVED
 
     folder = tmp_path_factory.mktemp("spark")
     jars = connector_jars()

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidemill.spark import session
 from tidemill.spark.pipeline.spark_errors import is_impatience
-from tidemill.spark.session import SHORT_LIVED, session
+from tidemill.spark.sessions import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

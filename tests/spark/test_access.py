@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.spark import access
-from tidemill.spark.session import recommended_conf, set_environment
+from tidemill.spark.sessions import recommended_conf, set_environment
 
 MASTER = "spark://127.0.0.1:41234"
 

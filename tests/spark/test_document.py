@@ -12,7 +12,7 @@ from tests.cli.helpers import tidemill
 from tests.spark.topics import create, fill
 
 from tidemill.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
-from tidemill.spark.session import recommended_conf
+from tidemill.spark.sessions import recommended_conf
 from tidemill.testing.process import BrokerProcess
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"

@@ -32,7 +32,7 @@ TOPIC = "standalone"
 
 JOB = """
 import sys
-from tidemill.spark.session import session
+from tidemill.spark import session
 
 both = {"spark.executor.memory": "512m", "spark.scheduler.minRegisteredResourcesRatio": "1"}
 spark = session("tiny", master=sys.argv[1], conf=both)

@@ -22,7 +22,7 @@ from tidemill.cli.demo_clicks import PARTITIONS, TOPIC, Ledger
 from tidemill.cli.exits import CommandError
 from tidemill.cli.muster import free_port
 from tidemill.cli.orphans import descendants, see_ended
-from tidemill.spark.session import SHORT_LIVED
+from tidemill.spark.sessions import SHORT_LIVED
 from tidemill.spark.tables.rows import local_rows
 from tidemill.types import TopicPartition
 

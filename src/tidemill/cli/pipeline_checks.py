@@ -59,7 +59,7 @@ def check_with_spark(pipeline: Pipeline, target: Target, problems: Problems) -> 
     from tidemill.spark.pipeline.compile import compile_all
     from tidemill.spark.pipeline.inputs import InputsToJudge, TopicInputs
     from tidemill.spark.pipeline.jvm import own_session
-    from tidemill.spark.session import SHORT_LIVED
+    from tidemill.spark.sessions import SHORT_LIVED
 
     with TemporaryDirectory(prefix="tidemill-check-") as folder:
         spark = own_session(

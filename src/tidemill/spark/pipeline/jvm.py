@@ -22,7 +22,7 @@ def own_session(name: str, *, master: str, conf: Mapping[str, str], log: Path) -
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    from tidemill.spark.session import recommended_conf, session, set_environment
+    from tidemill.spark.sessions import recommended_conf, session, set_environment
 
     set_environment(master)
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+import tidemill.spark
 from tidemill.spark import settling
-from tidemill.spark.session import recommended_conf
+from tidemill.spark.sessions import recommended_conf
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,32 @@ def test_workers_import_the_installed_package_and_not_an_archive(spark: Any) -> 
     (row,) = spark.range(1).select(where("id").alias("file")).collect()
     assert ".zip" not in row.file
     assert row.file == __import__("pyspark").__file__
+
+
+ASKS_FOR_ONE = """
+import sys
+import tidemill.spark
+assert not {"pyspark", "pyarrow"} & set(sys.modules), "whoever needs no Spark does not pay for it"
+spark = tidemill.spark.session()
+print(spark.range(3).count(), spark.conf.get("spark.sql.session.timeZone"))
+spark.stop()
+import tidemill.spark.sessions
+assert callable(tidemill.spark.session)
+"""
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_session_is_one_call() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", ASKS_FOR_ONE], capture_output=True, text=True, timeout=280
+    )
+    assert (ran.returncode, ran.stdout) == (0, "3 UTC\n"), ran.stderr
+
+
+def test_the_package_has_nothing_else_to_offer() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'sesion'"):
+        tidemill.spark.__getattr__("sesion")
 
 
 MAKES_ONE = """

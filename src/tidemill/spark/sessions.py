@@ -1,8 +1,8 @@
 """A Spark session with the settings that topics want.
 
-    from tidemill.spark.session import session
+    import tidemill.spark
 
-    spark = session("clicks")
+    spark = tidemill.spark.session("clicks")
     spark.read.format("tidemill").option("subscribe", "clicks")...
 
 A session of your own works as well: give it `recommended_conf()`, and set `PYSPARK_PYTHON` to the
