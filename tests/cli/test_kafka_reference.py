@@ -82,6 +82,23 @@ SAME_OUTPUT: list[tuple[str, str]] = [
     ("kafka-configs", "--bootstrap-server B --describe --entity-type nonsense"),
     ("kafka-configs", "--bootstrap-server B --describe --entity-type groups --entity-name none"),
     ("kafka-configs", "--bootstrap-server B --describe --entity-type groups --entity-default"),
+    ("kafka-configs", "--bootstrap-server B --describe --entity-type broker-loggers "
+     "--entity-name 1"),
+    ("kafka-configs", "--bootstrap-server B --describe --broker-logger 1 --all"),
+    ("kafka-configs", "--bootstrap-server B --describe --entity-type broker-loggers"),
+    ("kafka-configs", "--bootstrap-server B --describe --entity-type broker-loggers "
+     "--entity-default"),
+    ("kafka-configs", "--bootstrap-server B --describe --broker-logger x"),
+    ("kafka-configs", "--bootstrap-server B --describe --broker-logger 77"),
+    ("kafka-configs", "--bootstrap-server B --alter --entity-type broker-loggers "
+     "--add-config root=WARN"),
+    ("kafka-configs", "--bootstrap-server B --alter --entity-type broker-loggers "
+     "--entity-default --add-config root=WARN"),
+    ("kafka-configs", "--bootstrap-server B --alter --broker-logger 1"),
+    ("kafka-configs", "--bootstrap-server B --alter --broker-logger 1 --add-config root=WARN"),
+    ("kafka-configs", "--bootstrap-server B --alter --broker-logger 1 --add-config nope=INFO"),
+    ("kafka-configs", "--bootstrap-server B --alter --broker-logger 1 --delete-config nope"),
+    ("kafka-configs", "--bootstrap-server B --alter --broker-logger 1 --add-config root=LOUD"),
     ("kafka-get-offsets", "--bootstrap-server B --topic T"),
     ("kafka-get-offsets", "--bootstrap-server B --topic T --time -2"),
     ("kafka-get-offsets", "--bootstrap-server B --topic T --time max-timestamp"),

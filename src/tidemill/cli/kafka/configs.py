@@ -1,4 +1,4 @@
-"""`kafka-configs`: show and change settings of topics, brokers, groups, and of all brokers."""
+"""`kafka-configs`: show and change settings of topics, brokers and groups, and log levels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ ENTITY_TYPES = (
     "groups",
     "broker-loggers",
 )
-SUPPORTED = ("topics", "brokers", "groups")
+LOGGERS = "broker-loggers"
+SUPPORTED = ("topics", "brokers", "groups", LOGGERS)
+OF_BROKERS = ("brokers", LOGGERS)
 BAD_PAIR = (
     "requirement failed: Invalid entity config: all configs to be added must be in the format "
     '"key=val" or  "key=[val1,val2]" to group values which contain commas.'
@@ -40,11 +42,12 @@ def parser() -> Options:
     p.flag("alter", "Change settings.")
     p.flag("describe", "Show settings.")
     p.flag("all", "With --describe: show defaults, too.")
-    p.many("entity-type", "topics, brokers or groups.")
+    p.many("entity-type", "topics, brokers, groups or broker-loggers.")
     p.many("entity-name", "The topic's name, or the id of the broker or the group.")
     p.flag("entity-default", "The default of all brokers.")
     p.value("topic", "Short for --entity-type topics --entity-name.")
     p.value("broker", "Short for --entity-type brokers --entity-name.")
+    p.value("broker-logger", "Short for --entity-type broker-loggers --entity-name.")
     p.value("group", "Short for --entity-type groups --entity-name.")
     p.flag("broker-defaults", "Short for --entity-type brokers --entity-default.")
     p.value("add-config", "k1=v1,k2=[v1,v2],k3=v3")
@@ -96,7 +99,9 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         return "groups", options.group
     if options.broker is not None or options.broker_defaults:
         name = "" if options.broker_defaults else options.broker
-        return "brokers", _broker_name(name)
+        return "brokers", _broker_name("brokers", name)
+    if options.broker_logger is not None:
+        return LOGGERS, _broker_name(LOGGERS, options.broker_logger)
     if not options.entity_type:
         raise wrong("At least one entity type must be specified")
     kind = options.entity_type[0]
@@ -108,23 +113,25 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         )
     if kind not in SUPPORTED:
         raise ToolError(f"Settings of {kind} are not supported by this tool yet.")
+    action = "alter" if options.alter else "describe"
+    if options.entity_name and not options.entity_default:
+        found = options.entity_name[0]
+        return kind, _broker_name(kind, found) if kind in OF_BROKERS else found
+    if kind == LOGGERS and (options.alter or not options.entity_default):
+        raise wrong(f"An entity name must be specified with --{action} of {kind}")
     if options.entity_default:
-        if kind == "groups":
-            action = "alter" if options.alter else "describe"
+        if kind in ("groups", LOGGERS):
             raise wrong(f"--entity-default must not be specified with --{action} of {kind}")
         return kind, ""
-    if options.entity_name:
-        found = options.entity_name[0]
-        return kind, _broker_name(found) if kind == "brokers" else found
     if options.alter:
         raise wrong(f"an entity name must be specified with --alter of {kind}")
     return kind, None
 
 
-def _broker_name(name: str) -> str:
+def _broker_name(kind: str, name: str) -> str:
     if name and not name.isdigit():
         raise UsageError(
-            f"The entity name for brokers must be a valid integer broker id, but it is: {name}",
+            f"The entity name for {kind} must be a valid integer broker id, but it is: {name}",
             with_options=False,
         )
     return name
@@ -155,6 +162,8 @@ async def _alter(admin: Admin, kind: str, name: str | None, options: argparse.Na
     added = common.read_properties(options.add_config_file) if options.add_config_file else {}
     added |= split_pairs(options.add_config) if options.add_config else {}
     removed = [w.partition("=")[0].strip() for w in (options.delete_config or "").split(",") if w]
+    if kind == LOGGERS:
+        await _check_loggers(admin, name or "", [*removed, *added])
     ops = [AlterOp.set(k, v) for k, v in added.items()] + [AlterOp.delete(k) for k in removed]
     (await admin.alter_configs({_resource(kind, name or ""): ops})).raise_first()
     if name:
@@ -163,10 +172,23 @@ async def _alter(admin: Admin, kind: str, name: str | None, options: argparse.Na
         out(f"Completed updating default config for {kind} in the cluster.")
 
 
+async def _check_loggers(admin: Admin, broker: str, wanted: Sequence[str]) -> None:
+    """Levels of loggers that a broker does not have are a typing error, and not sent to it."""
+    resource = _resource(LOGGERS, broker)
+    known = (await admin.describe_configs([resource])).raise_first()[resource]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ToolError(f"Invalid broker logger(s): {','.join(unknown)}")
+
+
 def _resource(kind: str, name: str) -> ConfigResource:
     from tidemill.client.admin_types import ConfigResource, ResourceType
 
-    types = {"topics": ResourceType.TOPIC, "groups": ResourceType.GROUP}
+    types = {
+        "topics": ResourceType.TOPIC,
+        "groups": ResourceType.GROUP,
+        LOGGERS: ResourceType.BROKER_LOGGER,
+    }
     return ConfigResource(types.get(kind, ResourceType.BROKER), name)
 
 
@@ -218,6 +240,8 @@ def _is_dynamic(kind: str, name: str, entry: ConfigEntry) -> bool:
         return entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     if kind == "groups":
         return entry.source is ConfigSource.DYNAMIC_GROUP_CONFIG
+    if kind == LOGGERS:
+        return True  # Kafka shows every logger, with --all or without.
     if name:
         return entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG
     return entry.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
