@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.broker.deferred import Deferred
-from tidemill.broker.outbox import BYTES_PER_TURN_MAX, Outbox
+from tidemill.broker.outbox import BYTES_PER_TURN_MAX, OWED_BYTES_MAX, Outbox
 from tidemill.executor import InlineExecutor
 
 
@@ -80,8 +80,8 @@ class Peer:
 
 def test_answers_leave_in_request_order() -> None:
     peer = Peer()
-    first = peer.outbox.owe()
-    second = peer.outbox.owe()
+    first = peer.outbox.owe(0)
+    second = peer.outbox.owe(0)
     peer.outbox.send([b"three"])
     peer.outbox.fill(second, [b"two "])
     assert peer.wire.data == b""
@@ -92,7 +92,7 @@ def test_answers_leave_in_request_order() -> None:
 
 def test_an_answer_that_is_nothing_does_not_block_the_others() -> None:
     peer = Peer()
-    slot = peer.outbox.owe()
+    slot = peer.outbox.owe(0)
     peer.outbox.send([b"next"])
     peer.outbox.fill(slot, ())
     assert peer.wire.data == b"next"
@@ -119,6 +119,39 @@ def test_an_answer_waits_for_the_stored_records_before_it() -> None:
     assert peer.wire.data == b""
     peer.outbox.resume()
     assert peer.wire.data == b"head records next"
+
+
+def test_nothing_is_sent_while_the_peer_does_not_read() -> None:
+    """What is ready waits in its place: the transport would take it all."""
+    peer = Peer()
+    slots = [peer.outbox.owe(0) for _ in range(3)]
+    peer.outbox.pause()
+    for slot in slots:
+        peer.outbox.fill(slot, [b"answer "])
+    assert peer.wire.data == b""
+    peer.outbox.resume()
+    assert peer.wire.data == b"answer " * 3
+
+
+def test_what_waits_takes_a_bounded_amount_of_memory() -> None:
+    """First the requests, then the answers that wait behind another one."""
+    peer = Peer()
+    slow = peer.outbox.owe(0)
+    second = peer.outbox.owe(OWED_BYTES_MAX - 1)
+    blocked = [peer.outbox.is_blocked]
+    third = peer.outbox.owe(1)
+    blocked.append(peer.outbox.is_blocked)
+    peer.outbox.fill(second, [b"short", Stored(bytes(OWED_BYTES_MAX))])
+    blocked.append(peer.outbox.is_blocked)
+    peer.outbox.fill(third, [bytes(OWED_BYTES_MAX)])
+    blocked.append(peer.outbox.is_blocked)
+    peer.outbox.send([b"last"])
+    peer.outbox.fill(slow, [b"first"])
+    peer.turns.run()
+    blocked.append(peer.outbox.is_blocked)
+    assert blocked == [False, True, False, True, False]
+    assert len(peer.wire.data) == len(b"firstshortlast") + 2 * OWED_BYTES_MAX
+    assert len(peer.outbox) == 0
 
 
 def test_cold_records_come_from_the_executor() -> None:
@@ -163,7 +196,7 @@ def test_closing_abandons_what_is_still_being_worked_on() -> None:
     peer = Peer()
     abandoned: list[str] = []
     deferred: Deferred[object] = Deferred(on_abandoned=lambda: abandoned.append("fetch"))
-    peer.outbox.owe().waits_for = deferred
+    peer.outbox.owe(0).waits_for = deferred
     peer.outbox.close()
     assert abandoned == ["fetch"]
     deferred.complete("too late")

@@ -142,3 +142,22 @@ def test_a_connection_that_goes_leaves_the_queue() -> None:
     assert not second.has_room
     assert third.has_room
     assert pool.memory.waiting == 0
+
+
+def test_copies_under_way_keep_others_out_and_nobody_is_blamed() -> None:
+    """Frames are given back when they are handled, and what was copied of them is still there."""
+    pool = Pool(8 * MIB)
+    patient = pool.holder()
+    assert patient.reserve(1 * MIB)
+    pool.memory.keep(3 * MIB)
+    pool.memory.keep(1 * MIB)
+    late = pool.holder()
+    large = pool.holder()
+    assert not late.reserve(1 * MIB)
+    assert not large.reserve(LARGE_FRAME_BYTES + 1)
+    pool.pass_ms(10 * PROGRESS_MS)
+    assert (late.has_room, large.has_room, patient.evicted) == (False, False, False)
+    pool.memory.let_go(1 * MIB)
+    assert (late.has_room, large.has_room) == (True, True)
+    pool.memory.let_go(3 * MIB)
+    assert pool.memory.held_bytes == 2 * MIB + LARGE_FRAME_BYTES + 1

@@ -4,7 +4,7 @@ Bytes arrive in `buffer_updated`; `_handle_frames` takes whole frames from the b
 each request to its handler in arrival order (rule G7). The connection stops taking requests
 
 * while the peer does not read its answers (`pause_writing`),
-* while `outbox.IN_FLIGHT_MAX` answers are owed,
+* while `outbox.IN_FLIGHT_MAX` answers are owed, or what is owed takes `outbox.OWED_BYTES_MAX`,
 * while a large frame waits for room in `RequestMemory`;
 
 and after `REQUESTS_PER_TURN_MAX` requests other connections get their turn. Deadlines ask for a
@@ -44,6 +44,9 @@ REQUESTS_PER_TURN_MAX = 32
 BYTES_PER_TURN_MAX = 256 * 1024
 """After this much of one connection the others are read: a transport would go on with the one it
 has, and a flood of large requests would keep everybody's heartbeats waiting."""
+
+_DECODED_FACTOR = 8
+"""How many times its own bytes a request takes once it is decoded, roughly and at most."""
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 WRITE_LOW_WATER_BYTES = 256 * 1024
@@ -189,6 +192,17 @@ class Connection(asyncio.BufferedProtocol):
         log.info("closing the connection from %s: %s", self.client_address, reason)
         self._transport.abort()
 
+    def keep(self, amount_bytes: int) -> None:
+        """What a handler goes on with has been copied: it counts as long as it is there.
+
+        That may be longer than the connection is.
+        """
+        self._memory.keep(amount_bytes)
+
+    def let_go(self, amount_bytes: int) -> None:
+        """The work on such a copy is done."""
+        self._memory.let_go(amount_bytes)
+
     def close(self) -> None:
         """Close after what is already written has gone out."""
         if not self._closed:
@@ -265,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer.rewind()
         self._patience.no_frame()
         own_bytes = buffer.own_bytes
-        if own_bytes and own_bytes != self._retained_bytes:
+        if own_bytes and (own_bytes != self._retained_bytes or self._memory.is_strained):
             if own_bytes > SMALL_FRAME_BYTES and self._memory.try_retain(self, own_bytes):
                 self._leased_bytes = self._retained_bytes = own_bytes
             else:
@@ -336,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         context = RequestContext(
             header.api_key, header.api_version, header.correlation_id, header.client_id, self
         )
-        self._dispatch(entry, context, request)
+        self._dispatch(entry, context, request, len(frame))
 
     def become_peer(self, broker_id: int) -> None:
         """A broker of this cluster is at the other end; its images may be long."""
@@ -358,7 +372,9 @@ class Connection(asyncio.BufferedProtocol):
             return False
         return True
 
-    def _dispatch(self, entry: Registration, context: RequestContext, request: object) -> None:
+    def _dispatch(
+        self, entry: Registration, context: RequestContext, request: object, size: int
+    ) -> None:
         try:
             response = entry.handler(self.broker, context, request)
         except Exception as error:  # noqa: BLE001 - one request must not take the broker down
@@ -371,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
                 encode_response(context.api_key, context.version, context.correlation_id, response)
             )
         elif response is not None:
-            self._answer_later(entry, context, request, response)
+            self._answer_later(entry, context, request, response, size)
 
     def _answer_later(
         self,
@@ -379,8 +395,12 @@ class Connection(asyncio.BufferedProtocol):
         context: RequestContext,
         request: object,
         pending: Deferred[Any] | Awaitable[Any],
+        size: int,
     ) -> None:
-        slot = self._outbox.owe()
+        held_bytes = _DECODED_FACTOR * size
+        if isinstance(pending, Deferred) and pending.held_bytes is not None:
+            held_bytes = pending.held_bytes
+        slot = self._outbox.owe(held_bytes)
         if isinstance(pending, Deferred):
             slot.waits_for = pending
             pending.listen(

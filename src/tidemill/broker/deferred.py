@@ -15,10 +15,22 @@ T = TypeVar("T")
 class Deferred(Generic[T]):
     """One value, once. Whoever made it completes it; the connection listens, or gives up."""
 
-    __slots__ = ("_error", "_listener", "_on_abandoned", "_on_error", "_value", "done")
+    __slots__ = (
+        "_error",
+        "_listener",
+        "_on_abandoned",
+        "_on_error",
+        "_value",
+        "done",
+        "held_bytes",
+    )
 
-    def __init__(self, on_abandoned: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, on_abandoned: Callable[[], object] | None = None, *, held_bytes: int | None = None
+    ) -> None:
         self.done = False
+        self.held_bytes = held_bytes
+        """How much memory the work takes until then, if whoever made it knows that."""
         self._value: T | None = None
         self._error: Exception | None = None
         self._listener: Callable[[T], object] | None = None

@@ -4,6 +4,10 @@ An answer that is ready goes straight to the transport when none is owed before 
 waits in its slot. Stored records are not in memory yet when their answer is sent: they are read
 piece by piece as the transport takes them, so a reader that stops reading costs one piece and no
 more, and a large fetch never holds the loop. What the page cache does not have, the executor reads.
+
+What is owed costs memory: first the request, then the answer that waits for its turn. A peer that
+sends on without reading, or behind an answer that takes its time, is not read from beyond
+`OWED_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from tidemill.executor import Executor
 
 IN_FLIGHT_MAX = 128
 """How many answers may be owed before the next request has to wait."""
+
+OWED_BYTES_MAX = 2 * 1024 * 1024
+"""How much memory the answers that are owed may take before the next request has to wait."""
 
 BYTES_PER_TURN_MAX = 2 * 1024 * 1024
 """After this many stored bytes other connections get their turn."""
@@ -45,9 +52,11 @@ _IN_MEMORY = (bytes, bytearray, memoryview)
 class Slot:
     """The place of one answer in the order; `parts` is None until it is known."""
 
-    __slots__ = ("parts", "waits_for")
+    __slots__ = ("held_bytes", "parts", "waits_for")
 
-    def __init__(self) -> None:
+    def __init__(self, held_bytes: int) -> None:
+        self.held_bytes = held_bytes
+        """What it costs: the request until the answer is known, and then the answer."""
         self.parts: Sequence[Part] | None = None
         self.waits_for: Deferred[object] | asyncio.Task[object] | None = None
 
@@ -69,6 +78,7 @@ class Outbox:
         self._on_room = on_room
         self._on_failure = on_failure
         self._slots: deque[Slot] = deque()
+        self._owed_bytes = 0
         self._stream: deque[Part] = deque()
         self._stream_busy = False
         self._paused = False
@@ -81,19 +91,22 @@ class Outbox:
     @property
     def is_blocked(self) -> bool:
         """Whether no request may be taken before the peer has read, or an answer has gone."""
-        return self._paused or len(self._slots) >= IN_FLIGHT_MAX
+        return (
+            self._paused or self._owed_bytes >= OWED_BYTES_MAX or len(self._slots) >= IN_FLIGHT_MAX
+        )
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send an answer that is ready, after those owed before it."""
         if self._slots or self._stream:
-            slot = self.owe()
+            slot = self.owe(_bytes_in_memory(parts))
             slot.parts = parts
         else:
             self._write(parts)
 
-    def owe(self) -> Slot:
-        """Keep a place for an answer that comes later."""
-        slot = Slot()
+    def owe(self, held_bytes: int) -> Slot:
+        """Keep a place for an answer that comes later, to a request that takes so much memory."""
+        slot = Slot(held_bytes)
+        self._owed_bytes += held_bytes
         self._slots.append(slot)
         return slot
 
@@ -101,6 +114,9 @@ class Outbox:
         """The answer for `slot` is here; no parts at all means that nothing is sent for it."""
         slot.parts = parts
         slot.waits_for = None
+        answer_bytes = _bytes_in_memory(parts)
+        self._owed_bytes += answer_bytes - slot.held_bytes
+        slot.held_bytes = answer_bytes
         self._flush()
         self._on_room()
 
@@ -117,14 +133,17 @@ class Outbox:
         self._closed = True
         self._stream.clear()
         slots, self._slots = self._slots, deque()
+        self._owed_bytes = 0
         for slot in slots:
             if isinstance(slot.waits_for, Deferred):
                 slot.waits_for.abandon()
 
     def _flush(self) -> None:
         slots = self._slots
-        while slots and not self._stream and slots[0].parts is not None:
-            self._write(slots.popleft().parts or ())
+        while slots and not (self._stream or self._paused) and slots[0].parts is not None:
+            slot = slots.popleft()
+            self._owed_bytes -= slot.held_bytes
+            self._write(slot.parts or ())
 
     def _write(self, parts: Sequence[Part]) -> None:
         if self._closed:
@@ -199,3 +218,7 @@ class Outbox:
         # The size of the answer is already on the wire: it cannot be taken back, only cut off.
         self._stream.clear()
         self._on_failure(f"stored records could not be read: {error}")
+
+
+def _bytes_in_memory(parts: Sequence[Part]) -> int:
+    return sum(len(part) for part in parts if isinstance(part, _IN_MEMORY))

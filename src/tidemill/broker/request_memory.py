@@ -10,8 +10,12 @@ away from ordinary requests:
 * larger ones share half a pool of their own, the smallest first, so that whoever declares the most
   waits the longest; one is always let in when the lane is empty.
 
-So the most that requests can hold is the pool, plus the larger of half a pool and one largest
-frame, plus `SMALL_FRAME_BYTES` per connection.
+What a handler copies in order to go on with it later (`keep`) is counted apart, for the frame it
+came in is given back. While such copies take half a pool, nobody is let in: they go by themselves,
+and wait for nobody.
+
+So the most that requests can hold is two pools, plus the larger of half a pool and one largest
+frame, plus `SMALL_FRAME_BYTES` and `outbox.OWED_BYTES_MAX` per connection.
 
 Whoever holds room while others wait must use it: a connection that received less than
 `PROGRESS_BYTES` in `PROGRESS_MS` is closed, and buffers that are merely kept for the next frame
@@ -109,11 +113,13 @@ class RequestMemory:
         self._schedule = schedule
         self._ordinary = _Lane(limit_bytes, smallest_first=False)
         self._large = _Lane(limit_bytes // 2, smallest_first=True)
+        self._kept_bytes_max = limit_bytes // 2
+        self._kept_bytes = 0
         self._check_scheduled = False
 
     @property
     def held_bytes(self) -> int:
-        return self._ordinary.held_bytes + self._large.held_bytes
+        return self._ordinary.held_bytes + self._large.held_bytes + self._kept_bytes
 
     @property
     def waiting(self) -> int:
@@ -124,7 +130,7 @@ class RequestMemory:
         """Grant `holder` room for `amount_bytes` in all; False: wait for `granted()`."""
         self._forget(holder)
         lane = self._large if amount_bytes > LARGE_FRAME_BYTES else self._ordinary
-        if not lane.waiting and self._make_room(lane, amount_bytes):
+        if not (lane.waiting or self.is_strained) and self._make_room(lane, amount_bytes):
             self._grant(lane, holder, amount_bytes)
             return True
         lane.waiting[holder] = amount_bytes
@@ -134,7 +140,7 @@ class RequestMemory:
     def try_retain(self, holder: Holder, amount_bytes: int) -> bool:
         """Whether `holder` may keep a buffer of that size between frames: only while nobody waits
         and half of the pool stays free for frames on their way."""
-        if amount_bytes > RETAINED_BYTES_MAX or self.waiting:
+        if amount_bytes > RETAINED_BYTES_MAX or self.waiting or self.is_strained:
             return False
         lane = self._ordinary
         lease = lane.leases.get(holder)
@@ -150,6 +156,21 @@ class RequestMemory:
         self._forget(holder)
         if self.waiting:
             self._admit_waiting()
+
+    def keep(self, amount_bytes: int) -> None:
+        """Count a copy that a handler has made, until `let_go`."""
+        self._kept_bytes += amount_bytes
+
+    def let_go(self, amount_bytes: int) -> None:
+        self._kept_bytes -= amount_bytes
+        invariant(self._kept_bytes >= 0, "a copy is let go of once")
+        if self.waiting:
+            self._admit_waiting()
+
+    @property
+    def is_strained(self) -> bool:
+        """Whether so much has been copied that nobody may receive a large frame."""
+        return self._kept_bytes >= self._kept_bytes_max
 
     def _grant(self, lane: _Lane, holder: Holder, amount_bytes: int) -> None:
         lane.leases[holder] = _Lease(
@@ -174,7 +195,7 @@ class RequestMemory:
 
     def _admit_waiting(self) -> None:
         for lane in (self._ordinary, self._large):
-            while lane.waiting:
+            while lane.waiting and not self.is_strained:
                 holder, amount_bytes = lane.next_waiting()
                 if not self._make_room(lane, amount_bytes):
                     break
@@ -191,7 +212,8 @@ class RequestMemory:
         """While somebody waits: close those who hold room and do not use it."""
         self._check_scheduled = False
         for lane in (self._ordinary, self._large):
-            if lane.waiting:
+            # Nobody is to blame while it is the broker's own work that they wait for.
+            if lane.waiting and not self.is_strained:
                 for holder in self._idle_holders(lane):
                     holder.evict(
                         "it held request memory that others waited for, and sent too little"

@@ -53,6 +53,8 @@ _TELLS_LOG_START = frozenset(
 
 _TOPIC_IDS_FROM_VERSION = 13
 _LEADER_HINT_FROM_VERSION = 10
+_PARTITION_BYTES = 512
+"""What one partition of a request takes until the answer, its records aside."""
 
 
 @handles(ApiKey.PRODUCE, 3, 13, advertised_min_version=0)
@@ -80,6 +82,7 @@ class ProduceJob:
         "_broker",
         "_context",
         "_deferred",
+        "_held_bytes",
         "_pending",
         "_request",
         "_response",
@@ -94,6 +97,7 @@ class ProduceJob:
         self._response = ProduceResponse()
         self._uncommitted: list[_Uncommitted] = []
         self._pending = 0
+        self._held_bytes = 0
         self._deferred: Deferred[ProduceResponse | None] | None = None
 
     def run(self) -> ProduceResponse | Deferred[ProduceResponse | None] | None:
@@ -105,6 +109,7 @@ class ProduceJob:
         responses = self._response.responses
         for topic in self._request.topic_data:
             results = [self._append(topic, asked) for asked in topic.partition_data]
+            self._held_bytes += _PARTITION_BYTES * len(results)
             responses.append(
                 TopicProduceResponse(
                     name=topic.name, topic_id=topic.topic_id, partition_responses=results
@@ -112,7 +117,7 @@ class ProduceJob:
             )
         if not (self._uncommitted or self._pending):
             return self._answer()
-        self._deferred = Deferred()
+        self._deferred = Deferred(held_bytes=self._held_bytes)
         watched = {entry.partition: None for entry in self._uncommitted}
         self._broker.purgatory.watch(self, watched, self._request.timeout_ms)
         return self._deferred
@@ -126,11 +131,13 @@ class ProduceJob:
         self, topic: TopicProduceData, asked: PartitionProduceData
     ) -> PartitionProduceResponse:
         result = PartitionProduceResponse(index=asked.index, base_offset=-1)
+        # The request lives on until the answer: it must not keep the buffer that it came in.
+        data, asked.records = asked.records, None
         try:
             if not -1 <= self._acks <= 1:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
             partition = self._find(topic, asked.index)
-            records = check_batch(asked.records, self._context.version)
+            records = check_batch(data, self._context.version)
         except ApiError as error:
             self._fail(result, None, error)
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -143,8 +150,11 @@ class ProduceJob:
             self._fail(result, partition, error)
             return result
         if isinstance(outcome, PendingAppend):
+            size = len(outcome.records)
             self._pending += 1
-            outcome.then = partial(self._append_done, partition, result, failed_flushes)
+            self._held_bytes += size
+            self._context.connection.keep(size)
+            outcome.then = partial(self._append_done, partition, result, failed_flushes, size)
         else:
             self._succeed(result, partition, outcome, failed_flushes)
         return result
@@ -223,10 +233,12 @@ class ProduceJob:
         partition: Partition,
         result: PartitionProduceResponse,
         failed_flushes: int,
+        size: int,
         outcome: AppendOutcome,
     ) -> None:
         """A conversion is through: its batch is in the log now, or refused."""
         self._pending -= 1
+        self._context.connection.let_go(size)
         if isinstance(outcome, ApiError):
             self._fail(result, partition, outcome)
         else:
