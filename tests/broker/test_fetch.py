@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,9 +23,16 @@ from tests.broker.harness import (
 )
 from tests.waiting import LONG_S
 
-from tidemill.broker.handlers.fetch import EAGER_BYTES_TOTAL_MAX, SLICE_BYTES_MAX, StoredRecords
+from tidemill.broker import outbox
+from tidemill.broker.handlers.fetch import (
+    EAGER_BYTES_TOTAL_MAX,
+    SLICE_BYTES_MAX,
+    FetchJob,
+    StoredRecords,
+)
 from tidemill.broker.server import BrokerServer
 from tidemill.errors import ErrorCode
+from tidemill.storage.files import OsFiles
 from tidemill.storage.slice import LogSlice
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.messages.fetch import (
@@ -318,6 +326,47 @@ async def test_an_answer_that_waits_for_its_reader_holds_little_in_memory(
     response = await client.ask(request, 12)
     assert all(offsets(data) == [(0, 0)] for data in response.responses[0].partitions)
     assert 20 * 60_000 - sum(referred) <= EAGER_BYTES_TOTAL_MAX
+
+
+async def test_a_cold_answer_is_read_while_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart, with nothing in the page cache: an answer is not built of what it sends."""
+    async with running_broker(tmp_path) as server, connect(server.port) as client:
+        await create_topic(server, "wide", partitions=12)
+        for partition in range(12):
+            await produce(client, "wide", batch([b"x" * 900_000]), partition=partition)
+    built: list[int] = []
+    respond = FetchJob._response
+
+    def counted(job: FetchJob, answers: Any) -> FetchResponse:
+        built.append(sum(len(d.records) for _, d in answers if isinstance(d.records, bytes)))
+        return respond(job, answers)
+
+    monkeypatch.setattr(FetchJob, "_response", counted)
+    monkeypatch.setattr(OsFiles, "pread_now", lambda *_: None)
+    asked = [FetchPartition(partition=p, partition_max_bytes=1 << 20) for p in range(12)]
+    request = FetchRequest(max_bytes=1 << 26, topics=[FetchTopic(topic="wide", partitions=asked)])
+    async with running_broker(tmp_path) as server, connect(server.port) as client:
+        response = await client.ask(request, 12)
+    assert all(offsets(data) == [(0, 0)] for data in response.responses[0].partitions)
+    assert 0 < built[0] <= SLICE_BYTES_MAX
+
+
+async def test_fetches_that_wait_take_a_bounded_amount_of_memory(
+    server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection may pipeline what is small; of what is large, little waits at a time."""
+    await create_topic(server, "wide", partitions=50)
+    asked = [FetchPartition(partition=p, partition_max_bytes=1 << 20) for p in range(50)]
+    topics = [FetchTopic(topic="wide", partitions=asked)]
+    monkeypatch.setattr(outbox, "OWED_BYTES_MAX", 40_000)
+    sent = [
+        client.send(FetchRequest(max_wait_ms=500, min_bytes=1, topics=topics), 12) for _ in range(4)
+    ]
+    await asyncio.sleep(0.3)
+    assert 0 < len(server.broker.purgatory) <= 2 * 50
+    assert [(await client.receive(FetchRequest, 12))[0] for _ in sent] == sent
 
 
 async def test_one_partition_has_a_bounded_share_of_an_answer(

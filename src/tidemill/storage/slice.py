@@ -7,12 +7,17 @@ never stalls the loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from tidemill.errors import WireError
 from tidemill.storage.disk_errors import FileMissingError
 from tidemill.storage.files import Files
 from tidemill.storage.scan import Read, WouldBlockError, walk_headers
 from tidemill.storage.segment import Segment
 from tidemill.wire.batch import HEADER_BYTES, read_header
+
+T = TypeVar("T")
 
 NAMES_MAX = 2
 """A segment's file is renamed once, when retention or compaction lets go of it, and then goes."""
@@ -103,26 +108,38 @@ class LogSlice:
         None after a cut, nor when the file has been deleted meanwhile: whoever asks again learns
         from the log whether the offset is gone, or has been compacted into another file.
         """
+        return self._in_its_file(self._read) or b""
+
+    def resolve_blocking(self) -> None:
+        """Find out where the bytes are, waiting for the disk; it is empty where they would be none.
+
+        In a thread, too. Then `size_bytes` is exact, and the bytes can be read while they are sent.
+        """
+        if self._start < 0 and self._in_its_file(self._find) is None:
+            self._start = self._end = 0
+
+    def _in_its_file(self, work: Callable[[str], T]) -> T | None:
+        """What came of work on the file, under whatever name that has; None if there is none."""
         segment, start, end = self._segment, self._start, self._end
         for _ in range(NAMES_MAX):
             path = segment.log_path
             try:
-                data = self._read(path)
+                found = work(path)
             except (FileMissingError, WireError) as error:
                 if self._is_cut():
-                    return b""
+                    return None
                 if path == segment.settled_log_path():
                     if segment.is_gone and isinstance(error, FileMissingError):
-                        return b""
+                        return None
                     raise
             else:
                 if self._is_cut():
-                    return b""
+                    return None
                 if path == segment.settled_log_path():
-                    return data
+                    return found
             # The file was renamed meanwhile, and another may have its old name: look again.
             self._start, self._end = start, end
-        return b""
+        return None
 
     def _is_cut(self) -> bool:
         """Whether its bytes may be others by now, which need not begin or end with a batch.
@@ -132,9 +149,13 @@ class LogSlice:
         segment = self._segment
         return segment.cuts != self._cuts and (self._end < 0 or segment.lowest_cut < self._end)
 
+    def _find(self, path: str) -> bool:
+        self._resolve(self._files.pread)
+        return True
+
     def _read(self, path: str) -> bytes:
         if self._start < 0:
-            self._resolve(self._files.pread)
+            self._find(path)
         return self._files.pread(path, self._start, self._end - self._start)
 
     def _resolve(self, read: Read) -> None:

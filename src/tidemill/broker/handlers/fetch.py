@@ -60,6 +60,12 @@ EAGER_BYTES_MAX = 64 * 1024
 """Records up to this size are read while the answer is built; larger ones while it is sent."""
 EAGER_BYTES_TOTAL_MAX = 512 * 1024
 """And so are those of all partitions beyond this sum: an answer waits in memory for its reader."""
+COLD_BYTES_MAX = SLICE_BYTES_MAX
+"""What the page cache does not have is read up to this sum before the answer is built: a disk that
+fails is worth an error code then, and not only the end of the connection."""
+
+_PARTITION_BYTES = 512
+"""What one partition of a fetch that waits takes."""
 
 _LEADER_HINT_FROM_VERSION = 16
 
@@ -78,6 +84,10 @@ class StoredRecords:
 
     def __len__(self) -> int:
         return self._size_bytes
+
+
+Found = bytes | StoredRecords | Exception
+"""What came of looking for cold records."""
 
 
 @handles(ApiKey.FETCH, 4, 18)
@@ -190,10 +200,10 @@ class FetchJob:
         if self._must_answer_now():
             if not self._cold:
                 return self._response(answers)
-            self._deferred = Deferred()
+            self._deferred = Deferred(held_bytes=self._held_bytes())
             self._read_cold(answers)
             return self._deferred
-        self._deferred = Deferred(on_abandoned=self._abandon)
+        self._deferred = Deferred(on_abandoned=self._abandon, held_bytes=self._held_bytes())
         self._wait = self._broker.purgatory.watch(
             self,
             self._watched,
@@ -201,6 +211,10 @@ class FetchJob:
             is_replica=self._reads.is_replica,
         )
         return self._deferred
+
+    def _held_bytes(self) -> int:
+        cold_bytes = COLD_BYTES_MAX if self._cold else 0
+        return _PARTITION_BYTES * len(self._session.wanted) + cold_bytes
 
     def _must_answer_now(self) -> bool:
         return (
@@ -365,15 +379,15 @@ class FetchJob:
             self._named_leaders.add(leader)
 
     def _read_cold(self, answers: Answers) -> None:
-        """Have the executor fetch what the page cache did not have, then answer."""
+        """Have the executor look for what the page cache did not have, then answer."""
         cold, self._cold = self._cold, []
         assert self._deferred is not None
         deferred = self._deferred
 
-        def work() -> list[bytes | BaseException]:
-            return [_read_or_error(stored) for _, stored in cold]
+        def work() -> list[Found]:
+            return _read_or_refer([stored for _, stored in cold])
 
-        def then(results: list[bytes | BaseException] | None, error: BaseException | None) -> None:
+        def then(results: list[Found] | None, error: BaseException | None) -> None:
             for place, (data, _) in enumerate(cold):
                 _put_cold(data, error or (results or [])[place])
             deferred.complete(self._response(answers))
@@ -422,15 +436,27 @@ def _code_of(error: BaseException, what: object) -> ErrorCode:
     return ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def _read_or_error(stored: LogSlice) -> bytes | BaseException:
-    try:
-        return stored.read_blocking()
-    except Exception as error:  # noqa: BLE001 - the other partitions are answered all the same
-        return error
+def _read_or_refer(cold: list[LogSlice]) -> list[Found]:
+    """Read what there is room for; the rest is found now, and read while it is sent."""
+    results: list[Found] = []
+    left_bytes = COLD_BYTES_MAX
+    for stored in cold:
+        try:
+            stored.resolve_blocking()
+            if stored.size_bytes > max(UNCOPIED_BYTES_MIN, left_bytes):
+                results.append(StoredRecords(stored))
+                continue
+            data = stored.read_blocking()
+        except Exception as error:  # noqa: BLE001 - the other partitions are answered all the same
+            results.append(error)
+        else:
+            results.append(data)
+            left_bytes -= len(data)
+    return results
 
 
-def _put_cold(data: PartitionData, result: bytes | BaseException) -> None:
-    if isinstance(result, BaseException):
-        data.error_code = int(_code_of(result, "a partition"))
+def _put_cold(data: PartitionData, found: Found | BaseException) -> None:
+    if isinstance(found, BaseException):
+        data.error_code = int(_code_of(found, "a partition"))
     else:
-        data.records = result
+        data.records = found  # type: ignore[assignment]
