@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.helpers import environment, quick
+from tests.cli.helpers import environment, quick, tidemill
 from tests.spark.pipeline.cases import create, send, until
 from tests.spark.pipeline.files import RIGHT, changed, line_of
 
@@ -213,6 +213,31 @@ def test_run_says_what_spark_lacks_here(
     assert ran.status == 1
     assert lacking.what in ran.err
     assert lacking.remedy in ran.err
+
+
+def test_check_goes_without_spark_where_it_cannot_run(
+    tmp_path: Path, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = needs.Missing("Spark needs Java, and there is none here", "install Java 17 or newer")
+    monkeypatch.setattr(needs, "missing", lambda: lacking)
+    file = tmp_path / "clicks.toml"
+    file.write_text(RIGHT)
+    ran = quick("pipeline", "check", str(file), "--no-broker")
+    assert ran.status == 0
+    assert f"{lacking.what}: expressions are checked only superficially" in ran.err
+    assert lacking.remedy in ran.err
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_spark_that_does_not_start_is_one_sentence(tmp_path: Path, bootstrap: str) -> None:
+    file = tmp_path / "clicks.toml"
+    file.write_text(RIGHT)
+    options = ("-b", bootstrap, "--state-dir", str(tmp_path / "s"), "--master", "nonsense")
+    ran = tidemill("pipeline", "run", str(file), *options)
+    assert ran.status == 1
+    assert "error: Spark does not start on nonsense: Master must either be yarn or" in ran.err
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize("verb", ["check", "run"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli.exits import CommandError, Exit
 from tidemill.cli.render import plural, talk
 from tidemill.errors import ErrorCode
+from tidemill.spark import needs
 
 if TYPE_CHECKING:
     from tidemill.cli.connect import Target
@@ -51,14 +52,13 @@ def _wait_s(target: Target) -> float:
 
 def check_with_spark(pipeline: Pipeline, target: Target, problems: Problems) -> None:
     """Have Spark judge every expression; nothing is read for that."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        talk("pyspark is not installed: expressions are checked only superficially")
+    if (lacking := needs.missing()) is not None:
+        talk(f"{lacking.what}: expressions are checked only superficially; {lacking.remedy}")
         return
     from tidemill.spark.pipeline.compile import compile_all
     from tidemill.spark.pipeline.inputs import InputsToJudge, TopicInputs
     from tidemill.spark.pipeline.jvm import own_session
+    from tidemill.spark.pipeline.spark_errors import SparkFailedError, is_sparks, root_cause
     from tidemill.spark.sessions import SHORT_LIVED
 
     with TemporaryDirectory(prefix="tidemill-check-") as folder:
@@ -71,6 +71,11 @@ def check_with_spark(pipeline: Pipeline, target: Target, problems: Problems) -> 
         try:
             inputs = InputsToJudge(TopicInputs(spark, target.bootstrap, {}))
             compile_all(pipeline, inputs, problems)
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            cause = root_cause(str(error)) or type(error).__name__
+            raise SparkFailedError(f"Spark cannot judge the pipeline: {cause}") from error
         finally:
             spark.stop()
 

@@ -16,6 +16,7 @@ from tests.spark.shipped import Message, Place
 from tidemill.spark.pipeline import templates
 from tidemill.spark.pipeline.plan import fingerprint, queries
 from tidemill.spark.pipeline.run import CannotContinueError, Running
+from tidemill.spark.pipeline.spark_errors import SparkFailedError
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 
@@ -481,6 +482,17 @@ def test_a_run_whose_spark_does_not_start_has_no_query_that_starts(tmp_path: Pat
     assert note is not None
     assert (note.state, note.error) == ("failed", "no JVM here")
     assert [each.state for each in note.queries] == ["stopped"]
+
+
+def test_what_spark_throws_is_told_in_a_sentence(tmp_path: Path) -> None:
+    from pyspark.errors import AnalysisException
+
+    def refuse() -> None:
+        raise AnalysisException("[TABLE_GONE] The table is gone. SQLSTATE: 42P01\n+- Plan")
+
+    case = Case(PLAIN.format(name="gone", stage=""), refuse, "127.0.0.1:9", tmp_path)
+    with pytest.raises(SparkFailedError, match=r"^pipeline gone has failed: The table is gone\.$"):
+        case.run()
 
 
 def test_patience_with_a_query_begins_anew_after_each_batch() -> None:

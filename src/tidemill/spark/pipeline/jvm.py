@@ -7,14 +7,22 @@ we end, for it watches the pipe to us.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tidemill.spark.pipeline.spark_errors import SparkFailedError, is_sparks, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG_BYTES_MAX = 16 << 20
+LAST_WORDS_BYTES = 8_000
+_LAST_WORDS = re.compile(
+    r"^(?:Error|Exception in thread \"main\" [\w.$]+|Error occurred during [\w ]+): *(.+)$",
+    re.MULTILINE,
+)
 
 
 def own_session(name: str, *, master: str, conf: Mapping[str, str], log: Path) -> SparkSession:
@@ -30,8 +38,23 @@ def own_session(name: str, *, master: str, conf: Mapping[str, str], log: Path) -
     settings = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
     for key, value in {**recommended_conf(master), **conf}.items():
         settings.set(key, value)
-    with log.open("ab") as output:
-        kwargs = {"stdout": output, "stderr": output, "start_new_session": True}
-        gateway = launch_gateway(settings, kwargs)
-    SparkContext._ensure_initialized(gateway=gateway)
-    return session(name, master=master, conf=conf)
+    began_at = log.stat().st_size if log.exists() else 0
+    try:
+        with log.open("ab") as output:
+            kwargs = {"stdout": output, "stderr": output, "start_new_session": True}
+            gateway = launch_gateway(settings, kwargs)
+        SparkContext._ensure_initialized(gateway=gateway)
+        return session(name, master=master, conf=conf)
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        cause = _last_words(log, began_at) or root_cause(str(error)) or type(error).__name__
+        raise SparkFailedError(f"Spark does not start on {master}: {cause}") from error
+
+
+def _last_words(log: Path, began_at: int) -> str | None:
+    """Why a JVM ended before it could tell us itself; None if it did, or does not say."""
+    with log.open("rb") as file:
+        file.seek(max(began_at, log.stat().st_size - LAST_WORDS_BYTES))
+        found = _LAST_WORDS.findall(file.read().decode(errors="replace"))
+    return found[-1].strip() if found else None

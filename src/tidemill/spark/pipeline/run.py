@@ -35,6 +35,7 @@ from tidemill.spark.pipeline.plan import (
     why_not_continued,
 )
 from tidemill.spark.pipeline.progress import Meter, Progress
+from tidemill.spark.pipeline.spark_errors import SparkFailedError
 from tidemill.spark.pipeline.state import ALIVE, PipelineState, QueryNote, RunNote, RunState
 from tidemill.spark.pipeline.tidying import tidy_beside
 
@@ -175,7 +176,10 @@ def run(
             life.start(session())
             life.watch()
         except BaseException as error:
-            life.abandon(spark_errors.root_cause(str(error)) or type(error).__name__)
+            cause = spark_errors.root_cause(str(error)) or type(error).__name__
+            life.abandon(cause)
+            if spark_errors.is_sparks(error):
+                raise SparkFailedError(f"pipeline {pipeline.name} has failed: {cause}") from error
             raise
         return life.note
 

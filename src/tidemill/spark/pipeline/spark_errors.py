@@ -5,10 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tidemill.errors import TidemillError
+
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
 _DECORATION = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$", re.DOTALL)
+
+
+class SparkFailedError(TidemillError):
+    """Spark could not do its part; says why in one sentence."""
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Whether something was raised by Spark, or on the way to its JVM."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def explain(refused: PySparkException) -> tuple[str, str]:
