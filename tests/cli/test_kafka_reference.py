@@ -285,30 +285,85 @@ def test_the_same_dump(topic: str, apache_kafka: SharedKafka) -> None:
         assert ours.status == theirs.status
 
 
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+def storage_properties(directory: Path, name: str) -> Path:
+    """The settings of a node whose data are to be in the folder of this name."""
+    path = directory / f"{name}.properties"
+    path.write_text(
+        "process.roles=broker,controller\nnode.id=1\n"
+        "controller.quorum.voters=1@127.0.0.1:19093\ncontroller.listener.names=C\n"
+        "listeners=PLAINTEXT://127.0.0.1:19092,C://127.0.0.1:19093\n"
+        "listener.security.protocol.map=C:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+        f"log.dirs={directory / name}\n"
+    )
+    return path
+
+
+STORAGE = [
+    "version-mapping",
+    "version-mapping --release-version 3.3-IV3",
+    "version-mapping -r 3.7",
+    "version-mapping -r 4.0-IV2",
+    "version-mapping -r 4.4-IV0",
+    "version-mapping -r 4.4",
+    "version-mapping -r 9.9",
+    "feature-dependencies -f eligible.leader.replicas.version=1 --feature metadata.version=31",
+    "feature-dependencies -f transaction.version=2 -f transaction.version=3",
+    "feature-dependencies -f metadata.version=6",
+    "feature-dependencies -f nope=1",
+    "feature-dependencies -f group.version",
+    "feature-dependencies -f group.version=x",
+]
+
+
+@pytest.mark.parametrize("line", STORAGE)
+def test_the_same_features(line: str) -> None:
+    theirs, ours = both("kafka-storage", line)
+    assert (ours.status, ours.out) == (theirs.status, theirs.out)
+    assert first_complaint(ours.err) == first_complaint(theirs.err)
+
+
+FORMATS = [
+    ["--release-version", "4.0"],
+    ["-r", "4.1-IV0", "-r", "4.0-IV1"],
+    ["-r", "4.4-IV0"],
+    ["-f", "metadata.version=27"],
+    ["-f", "transaction.version=1"],
+    ["-f", "nope=1"],
+    ["-r", "4.0-IV3", "-f", "metadata.version=20"],
+]
+
+
+@pytest.mark.parametrize("flags", FORMATS, ids=" ".join)
+def test_the_same_metadata_version_is_named(flags: list[str], tmp_path: Path) -> None:
+    """Ours says besides, on stderr, that it has no effect."""
+    printed = []
+    for name, tool in (("j", java), ("o", script)):
+        path = storage_properties(tmp_path, name)
+        ran = tool("kafka-storage", "format", "-t", CLUSTER_ID, "-c", str(path), *flags)
+        said = re.sub(r"Bootstrap metadata: .*\n", "", ran.out).replace(str(tmp_path / name), "DIR")
+        printed.append((ran.status, said, first_complaint(ran.err) if ran.status else ""))
+    assert printed[1] == printed[0]
+
+
 def test_the_same_storage_answers(tmp_path: Path) -> None:
     """`info` and `format` on a directory that is not there, is new, and is formatted already."""
     printed = []
     for name, tool in (("j", java), ("o", script)):
-        data = tmp_path / name
-        path = tmp_path / f"{name}.properties"
-        path.write_text(
-            "process.roles=broker,controller\nnode.id=1\n"
-            "controller.quorum.voters=1@127.0.0.1:19093\ncontroller.listener.names=C\n"
-            "listeners=PLAINTEXT://127.0.0.1:19092,C://127.0.0.1:19093\n"
-            "listener.security.protocol.map=C:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"log.dirs={data}\n"
-        )
-        identifier = "MkU3OEVBNTcwNTJENDM2Qg"
+        path = storage_properties(tmp_path, name)
         steps = (
             ["info", "-c", str(path)],
-            ["format", "-t", identifier, "-c", str(path)],
+            ["format", "-t", CLUSTER_ID, "-c", str(path)],
             ["info", "-c", str(path)],
-            ["format", "-t", identifier, "-c", str(path)],
-            ["format", "-t", identifier, "-c", str(path), "--ignore-formatted"],
+            ["format", "-t", CLUSTER_ID, "-c", str(path)],
+            ["format", "-t", CLUSTER_ID, "-c", str(path), "--ignore-formatted"],
         )
         ran = [tool("kafka-storage", *step) for step in steps]
         texts = [re.sub(r"directory.id=\S+,", "directory.id=ID,", r.out + first_complaint(r.err))
                  for r in ran]  # fmt: skip
         texts = [re.sub(r"Bootstrap metadata: .*\n", "", text) for text in texts]
-        printed.append(([r.status for r in ran], [t.replace(str(data), "DIR") for t in texts]))
+        data = str(tmp_path / name)
+        printed.append(([r.status for r in ran], [t.replace(data, "DIR") for t in texts]))
     assert printed[1] == printed[0]

@@ -178,6 +178,23 @@ def test_storage_formats_what_its_own_info_then_finds(tmp_path: Path) -> None:
     assert "already formatted" in again.err
 
 
+def test_storage_refuses_a_user_that_would_protect_nothing(tmp_path: Path) -> None:
+    """A runbook must not go on in the belief that the cluster asks for passwords."""
+    path = tmp_path / "server.properties"
+    path.write_text(f"node.id=4\nlog.dirs={tmp_path}/a\n")
+    arguments = ("format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(path))
+    user = ("--add-scram", "SCRAM-SHA-256=[name=alice,password=x]")
+    ran = script("kafka-storage", *arguments, *user)
+    assert ran.status == 1
+    assert ran.err.startswith("--add-scram is not supported")
+    assert not (tmp_path / "a").exists()
+    ran = script("kafka-storage", *arguments, "--standalone", "--no-initial-controllers")
+    assert ran.status == 1
+    ran = script("kafka-storage", *arguments, "--feature", "group.version=1")
+    assert ran.status == 0
+    assert ran.err.startswith("--release-version and --feature have no effect here")
+
+
 def test_the_scripts_find_a_python_by_themselves(tmp_path: Path) -> None:
     """From another folder, with no variable of ours set."""
     ran = script("kafka-topics", "--version", cwd=tmp_path, variables={"TIDEMILL_PYTHON": ""})

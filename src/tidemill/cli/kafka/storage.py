@@ -10,11 +10,10 @@ import uuid
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tidemill.cli.kafka import common
+from tidemill.cli.kafka import common, features
 from tidemill.cli.kafka.common import ToolError, err, out
 
 META = "meta.properties"
-METADATA_VERSION = "4.3-IV0"
 DEFAULT_DIR = "/tmp/kafka-logs"
 
 
@@ -36,10 +35,18 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--config", "-c", required=True)
     form.add_argument("--cluster-id", "-t", required=True)
     form.add_argument("--ignore-formatted", "-g", action="store_true")
-    form.add_argument("--standalone", "-s", action="store_true")
-    form.add_argument("--no-initial-controllers", "-N", action="store_true")
-    for name in ("initial-controllers", "release-version", "feature", "add-scram"):
-        form.add_argument(f"--{name}", action="append")
+    form.add_argument("--release-version", "-r", action="append", default=[])
+    form.add_argument("--feature", "-f", action="append", default=[])
+    form.add_argument("--add-scram", "-S", action="append", default=[])
+    # Who the controllers are is no matter of a directory here: they are taken, one at a time.
+    quorum = form.add_mutually_exclusive_group()
+    quorum.add_argument("--standalone", "-s", action="store_true")
+    quorum.add_argument("--no-initial-controllers", "-N", action="store_true")
+    quorum.add_argument("--initial-controllers", "-I")
+    mapping = commands.add_parser("version-mapping", help="Show the features of a release.")
+    mapping.add_argument("--release-version", "-r", default=features.LATEST_STABLE)
+    needs = commands.add_parser("feature-dependencies", help="Show what features need.")
+    needs.add_argument("--feature", "-f", action="append", required=True)
     commands.add_parser("random-uuid", help="Print a random UUID.")
     return root
 
@@ -48,18 +55,29 @@ def main(argv: Sequence[str]) -> int:
     root = parser()
     options = root.parse_args(list(argv))
     try:
-        if options.command == "random-uuid":
-            return _random_uuid()
-        if options.command == "info":
-            return _info(common.read_properties(options.config))
-        if options.command == "format":
-            return _format(options)
+        if options.command is not None:
+            return _run(options)
     except (ToolError, OSError) as error:
         err(str(error))
         return 1
     root.print_usage(sys.stderr)
     err("kafka-storage: error: too few arguments")
     return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    match options.command:
+        case "random-uuid":
+            return _random_uuid()
+        case "info":
+            return _info(common.read_properties(options.config))
+        case "version-mapping":
+            features.print_mapping(options.release_version)
+        case "feature-dependencies":
+            features.print_dependencies(options.feature)
+        case _:
+            return _format(options)
+    return 0
 
 
 def _random_uuid() -> int:
@@ -115,6 +133,7 @@ def _info(properties: dict[str, str]) -> int:
 
 def _format(options: argparse.Namespace) -> int:
     properties = common.read_properties(options.config)
+    version = _version_for(options)
     chosen = directories(properties)
     formatted = [d for d in chosen if os.path.exists(os.path.join(d, META))]
     if formatted and not options.ignore_formatted:
@@ -129,9 +148,26 @@ def _format(options: argparse.Namespace) -> int:
     node = properties.get("node.id") or properties.get("broker.id") or "1"
     for directory in left:
         kind = "metadata directory" if directory == chosen[0] else "data directory"
-        out(f"Formatting {kind} {directory} with metadata.version {METADATA_VERSION}.")
+        out(f"Formatting {kind} {directory} with metadata.version {version}.")
         _write_meta(directory, node, options.cluster_id)
     return 0
+
+
+def _version_for(options: argparse.Namespace) -> str:
+    """Checks what KRaft would write into its log; says what of it has no place to go here."""
+    wanted = features.parse_features(options.feature)
+    version = features.chosen_version(options.release_version, wanted)
+    if options.add_scram:
+        raise ToolError(
+            "--add-scram is not supported: no listener asks for passwords yet, so this user would "
+            "protect nothing. Nothing was formatted."
+        )
+    if options.release_version or wanted:
+        err(
+            "--release-version and --feature have no effect here: the features of a Tidemill "
+            "cluster are those of its brokers' version."
+        )
+    return version
 
 
 def _write_meta(directory: str, node: str, cluster_id: str) -> None:
