@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -150,6 +151,28 @@ async def test_late_successes_with_acks_zero_are_not_answered(
     sent = client.send(SOFTWARE, 3)
     assert (await client.receive(ApiVersionsRequest, 3))[0] == sent
     assert (await produce(client, "t", batch([b"v"]))).base_offset == 3
+
+
+async def test_a_peer_that_does_not_read_is_closed_and_a_slow_one_is_not(tmp_path: Path) -> None:
+    settings = {"connections.max.idle.ms": "1000"}
+    async with running_broker(tmp_path, settings) as server, connect(server.port) as client:
+        await create_topic(server, "t")
+        for _ in range(8):
+            await produce(client, "t", batch([b"v" * 900_000]))
+        deaf, slow = socket.socket(), socket.socket()
+        with deaf, slow:
+            for peer in (deaf, slow):
+                peer.connect(("127.0.0.1", server.port))
+                for number in range(60):
+                    asked = fetch_request("t", number % 8)
+                    peer.sendall(encode_request(ApiKey.FETCH, 12, number, "test", asked))
+            for _ in range(40):
+                await asyncio.sleep(0.1)
+                with contextlib.suppress(BlockingIOError):
+                    slow.recv(1_000_000, socket.MSG_DONTWAIT)
+            # The client that filled the topic has gone by now, too: it was idle.
+            (left,) = server.listeners[0]._connections
+            assert left._transport.get_extra_info("peername") == slow.getsockname()
 
 
 async def test_half_sent_giants_do_not_stop_good_clients(

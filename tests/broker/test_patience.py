@@ -19,9 +19,15 @@ class Line:
         self.wheel = TimingWheel(self.clock)
         self.limits = Limits(100, IDLE_MS, HANDSHAKE_MS, FRAME_MS)
         self.is_busy = False
+        self.unread: int | None = None
         self.ended: list[str] = []
         self.patience = Patience(
-            self.limits, self.clock, self.wheel, lambda: self.is_busy, self.ended.append
+            self.limits,
+            self.clock,
+            self.wheel,
+            lambda: self.is_busy,
+            lambda: self.unread,
+            self.ended.append,
         )
         self.patience.begin()
 
@@ -104,6 +110,20 @@ def test_idle_is_counted_from_the_last_sign_and_not_while_an_answer_is_owed() ->
     assert line.wait(3 * IDLE_MS) == []
     line.is_busy = False
     assert "idle for" in line.wait(IDLE_MS + 50)[0]
+
+
+def test_a_peer_that_reads_nothing_of_what_waits_for_it_is_given_up() -> None:
+    """However little it reads, it is given time; an answer that the broker owes is no reason."""
+    line = Line().served()
+    line.is_busy = True
+    line.unread = 1_000
+    for _ in range(5):
+        assert line.wait(IDLE_MS - 1_000) == []
+        line.unread -= 1
+    line.unread = None
+    assert line.wait(3 * IDLE_MS) == []
+    line.unread = 1_000
+    assert "read none of its answers" in line.wait(2 * IDLE_MS + 50)[0]
 
 
 def test_a_shorter_limit_counts_from_the_next_look() -> None:

@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = False
         self._elements_max = ELEMENTS_MAX
         self._patience = Patience(
-            limits, broker.clock, broker.timers, lambda: self.is_busy, self.abort
+            limits, broker.clock, broker.timers, lambda: self.is_busy, self._reading, self.abort
         )
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -213,6 +213,12 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """Whether answers are still owed to the peer."""
         return len(self._outbox) > 0
+
+    def _reading(self) -> object | None:
+        """How far the peer has read of what it holds up; None while it holds up nothing."""
+        if not self._outbox.is_paused:
+            return None
+        return self._outbox.pauses, self._transport.get_write_buffer_size()
 
     # Frames.
 

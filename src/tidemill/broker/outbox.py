@@ -83,6 +83,8 @@ class Outbox:
         self._stream_busy = False
         self._paused = False
         self._closed = False
+        self.pauses = 0
+        """How often the peer was behind with reading."""
 
     def __len__(self) -> int:
         """How many answers are owed or not fully handed to the transport."""
@@ -120,8 +122,14 @@ class Outbox:
         self._flush()
         self._on_room()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer has to read before anything more is sent."""
+        return self._paused
+
     def pause(self) -> None:
         self._paused = True
+        self.pauses += 1
 
     def resume(self) -> None:
         self._paused = False

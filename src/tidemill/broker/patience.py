@@ -2,6 +2,7 @@
 
 One timer per connection looks at all three. A frame may take longer than its time only if enough
 of it arrived meanwhile, so that a slow line gets through and a half-sent frame does not stay.
+Nobody is idle who waits for an answer, but whoever reads nothing of those that wait for it is.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class Patience:
         "_is_busy",
         "_limits",
         "_opened_at_ms",
+        "_reading",
         "_timer",
         "_timers",
+        "_unread",
+        "_unread_from_ms",
         "_window_from_bytes",
         "_window_from_ms",
         "active_at_ms",
@@ -51,16 +55,22 @@ class Patience:
         clock: Clock,
         timers: TimingWheel,
         is_busy: Callable[[], bool],
+        reading: Callable[[], object | None],
         give_up: Callable[[str], None],
     ) -> None:
+        """`reading()` is None unless answers are held up because the peer does not read; then it
+        is something that changes when the peer has read of them."""
         self._limits = limits
         self._clock = clock
         self._timers = timers
         self._is_busy = is_busy
+        self._reading = reading
         self._give_up = give_up
         self._opened_at_ms = 0
         self._window_from_ms: int | None = None
         self._window_from_bytes = 0
+        self._unread: object | None = None
+        self._unread_from_ms = 0
         self._timer: TimerHandle | None = None
         self.active_at_ms = 0
         self.received_bytes = 0
@@ -114,6 +124,8 @@ class Patience:
             self._give_up(f"a frame was not finished within {limits.frame_ms} ms")
         elif idle_ms >= limits.idle_ms and not self._is_busy():
             self._give_up(f"idle for {idle_ms} ms")
+        elif self._reads_nothing(now_ms):
+            self._give_up(f"it read none of its answers for {now_ms - self._unread_from_ms} ms")
         else:
             self._look_in(self._next_look_ms(now_ms, idle_ms))
 
@@ -124,7 +136,18 @@ class Patience:
             waits_ms.append(self._opened_at_ms + limits.handshake_ms - now_ms)
         if self._window_from_ms is not None:
             waits_ms.append(self._window_from_ms + limits.frame_ms - now_ms)
+        if self._unread is not None:
+            waits_ms.append(self._unread_from_ms + limits.idle_ms - now_ms)
         return max(1, min(waits_ms))
+
+    def _reads_nothing(self, now_ms: int) -> bool:
+        """Whether nothing of what waits for the peer was taken for as long as it may be idle."""
+        unread = self._reading()
+        if unread is None or unread != self._unread:
+            self._unread = unread
+            self._unread_from_ms = now_ms
+            return False
+        return now_ms - self._unread_from_ms >= self._limits.idle_ms
 
     def _frame_in_time(self, now_ms: int) -> bool:
         """Whether the frame under way may go on; a window that brought enough starts the next."""
