@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any, cast
 
 import pytest
 from tests.replication.helpers import OTHER, World, partition_image, records, topic_image
 
-from tidemill.errors import ErrorCode
+from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import (
     PartitionImage,
+    ReplicaTrouble,
     TopicImage,
     with_partitions,
     with_topic,
@@ -21,7 +24,7 @@ from tidemill.replication.manager import CHANGES_AT_ONCE_MAX
 from tidemill.replication.partition import Partition
 from tidemill.storage.disk_errors import DiskFullError
 from tidemill.testing.disk import CrashDisk
-from tidemill.types import NO_BROKER, PartitionEpoch, TopicPartition
+from tidemill.types import NO_BROKER, LeaderEpoch, PartitionEpoch, TopicPartition
 
 
 def strays(world: World) -> list[str]:
@@ -265,3 +268,152 @@ def test_a_topic_that_goes_before_there_was_room_for_it() -> None:
     disk.is_full = False
     world.run_later()
     assert world.logs.logs == {}
+
+
+# A defect in one partition.
+
+
+def spoil(
+    monkeypatch: pytest.MonkeyPatch, what: str, index: int, error: Exception | None = None
+) -> None:
+    """One method of one partition raises what nobody has foreseen."""
+    real = getattr(Partition, what)
+
+    def raises(partition: Partition, *arguments: Any) -> Any:
+        if partition.topic_partition.partition == index:
+            raise error or KeyError("a defect")
+        return real(partition, *arguments)
+
+    monkeypatch.setattr(Partition, what, raises)
+
+
+class Reports:
+    """The controller, as far as it is told which replicas are lost."""
+
+    def __init__(self) -> None:
+        self.gone: list[TopicPartition] = []
+
+    def report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
+        assert trouble is ReplicaTrouble.GONE
+        self.gone += partitions
+
+
+def led_again(topic: TopicImage, leader_epoch: int) -> TopicImage:
+    partitions = [
+        replace(
+            each,
+            leader_epoch=LeaderEpoch(leader_epoch),
+            partition_epoch=PartitionEpoch(leader_epoch),
+        )
+        for each in topic.partitions
+    ]
+    return replace(topic, partitions=tuple(partitions))
+
+
+async def test_a_partition_that_cannot_follow_an_image_goes_offline_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 2.L: the others follow it, and the controller knows."""
+    world, reports = World(), Reports()
+    world.replicas.replicate(cast("Any", None), cast("Any", None), reports)
+    world.add(topic_image(partitions=4))
+    with monkeypatch.context() as patched:
+        spoil(patched, "apply", 1)
+        world.add(led_again(topic_image(partitions=4), 5))
+    epochs = [partition.leader_epoch for partition in world.replicas]
+    assert epochs == [5, 0, 5, 5]
+    assert [partition.is_leader for partition in world.replicas] == [True, False, True, True]
+    assert reports.gone == [TopicPartition("t", 1)]
+    assert any(one.exc_info and "t-1" in one.getMessage() for one in caplog.records)
+    offline = world.replicas.get("t", 1)
+    assert offline is not None
+    with pytest.raises(ApiError) as caught:
+        offline.append(records(b"x"), required_acks=1)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_what_an_image_did_not_reach_is_reached_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule A1: nothing in the next image is new, but it was never applied."""
+    world = World()
+    world.add(topic_image("t", partitions=2))
+    world.add(topic_image("u", number=2))
+    with monkeypatch.context() as patched:
+        settings_of = world.replicas._settings_of
+
+        def fails(topic: TopicImage) -> Any:
+            raise TypeError("a defect")
+
+        patched.setattr(world.replicas, "_settings_of", fails)
+        image = with_topic(world.image, led_again(topic_image("t", partitions=2), 5))
+        changed = topic_image("u", number=2, compression_type="gzip")
+        world.image = with_topic(image, led_again(changed, 7))
+        world.replicas.apply(world.image)
+        patched.setattr(world.replicas, "_settings_of", settings_of)
+    assert [partition.leader_epoch for partition in world.replicas] == [0, 0, 0]
+    world.apply(world.image)
+    assert [partition.leader_epoch for partition in world.replicas] == [5, 5, 7]
+    (last,) = [each for each in world.replicas if each.topic_partition.topic == "u"]
+    assert last.log.config.compression_type == "gzip"
+    calls: list[Partition] = []
+    monkeypatch.setattr(Partition, "apply", lambda partition, image: calls.append(partition))
+    world.apply(world.image)
+    assert calls == [], "only what changed, from then on"
+
+
+def test_a_partition_that_fails_for_good_does_not_make_every_image_expensive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.add(topic_image(partitions=2))
+    spoil(monkeypatch, "apply", 1)
+    world.add(led_again(topic_image(partitions=2), 5))
+    world.apply(world.image)
+    calls: list[Partition] = []
+    monkeypatch.setattr(Partition, "apply", lambda partition, image: calls.append(partition))
+    world.apply(world.image)
+    assert calls == []
+
+
+def test_a_log_that_cannot_be_made_for_a_reason_unforeseen_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    create, is_broken = world.logs.create, True
+
+    def fails(topic_partition: TopicPartition, *arguments: Any) -> Any:
+        if is_broken and topic_partition.partition == 1:
+            raise ValueError("a defect")
+        return create(topic_partition, *arguments)
+
+    monkeypatch.setattr(world.logs, "create", fails)
+    world.add(topic_image(partitions=3))
+    assert len(world.replicas) == 2
+    assert world.replicas.why_missing("t", 1) is ErrorCode.KAFKA_STORAGE_ERROR
+    is_broken = False
+    world.run_later()
+    assert len(world.replicas) == 3
+
+
+@pytest.mark.parametrize("what", ["stop_leading", "check_lag"])
+async def test_what_is_done_to_all_is_done_to_the_others(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules A9 and C2: a session that is lost ends all leadership."""
+    world, done = World(), []
+    world.replicas.replicate(cast("Any", None), cast("Any", None), Reports())
+    world.add(topic_image(partitions=4))
+    monkeypatch.setattr(
+        Partition, what, lambda partition: done.append(partition.topic_partition.partition)
+    )
+    spoil(monkeypatch, what, 1)
+    if what == "stop_leading":
+        world.replicas.stop_leading()
+    else:
+        world.later.pop(0)()
+    assert done == [0, 2, 3]
+    broken = world.replicas.get("t", 1)
+    assert broken is not None
+    assert not broken.is_leader
+    assert broken.is_offline

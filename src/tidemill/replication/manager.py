@@ -14,12 +14,16 @@ A replica that was moved elsewhere loses its log here.
 
 The cluster's metadata is the truth: a partition whose log no disk will have right now (full, or out
 of descriptors) exists all the same. It answers KAFKA_STORAGE_ERROR, and is tried again by itself.
+
+What nobody has foreseen in one partition takes that one offline and stops no other (rule 2.L). What
+an image has not reached because of it, the next one reaches: to that, everything is new.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from tidemill.clock import Clock
@@ -127,6 +131,8 @@ class ReplicaManager:
         self._to_delete: dict[Log, None] = {}
         self._step_is_due = False
         self._image = EMPTY_IMAGE
+        self._is_behind = False
+        """Whether the last image was not applied to all that it should have been."""
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
 
@@ -174,18 +180,20 @@ class ReplicaManager:
         `at_once` is for the start: nobody is served yet, and the logs are there already.
         """
         before, self._image = self._image, image
+        was_behind, self._is_behind = self._is_behind, True
+        is_all_new, self._stopped_leading = self._stopped_leading or was_behind, False
         if self._following is not None:
             self._following.identify(self._broker_epoch())
         for name, topic in before.topics.items():
             after = image.topics.get(name)
             if after is None or after.topic_id != topic.topic_id:
                 self._delete_topic(topic)
-        defaults_changed = self._defaults_changed(before, image)
-        is_all_new, self._stopped_leading = self._stopped_leading, False
+        defaults_changed = was_behind or self._defaults_changed(before, image)
+        self._is_behind = False
         for name, topic in image.topics.items():
             known = before.topics.get(name)
             if known is not topic or defaults_changed or is_all_new:
-                self._apply_topic(known, topic, defaults_changed, is_all_new)
+                self._try_topic(known, topic, defaults_changed, is_all_new)
         if at_once:
             self._drop_unassigned_logs()
         self._work_off(image.partition_count if at_once else CHANGES_AT_ONCE_MAX)
@@ -198,6 +206,15 @@ class ReplicaManager:
             != after.broker_configs.get(self._broker_id)
         )
 
+    def _try_topic(
+        self, known: TopicImage | None, topic: TopicImage, defaults_changed: bool, is_all_new: bool
+    ) -> None:
+        try:
+            self._apply_topic(known, topic, defaults_changed, is_all_new)
+        except Exception:
+            log.exception("topic %s could not follow the image; the next one is for it", topic.name)
+            self._is_behind = True
+
     def _apply_topic(
         self, known: TopicImage | None, topic: TopicImage, defaults_changed: bool, is_all_new: bool
     ) -> None:
@@ -208,7 +225,7 @@ class ReplicaManager:
         settings = self._settings_of(topic)
         if partitions and (defaults_changed or known is None or not known.is_set_like(topic)):
             for partition in partitions.values():
-                partition.reconfigure(settings)
+                self._contain(partition, partial(partition.reconfigure, settings))
         for index, image in enumerate(topic.partitions):
             existing = partitions.get(image.index)
             if existing is not None and index < len(seen) and seen[index] is image:
@@ -220,8 +237,11 @@ class ReplicaManager:
                 self._without_log.pop(topic_partition, None)
                 self._to_create[topic_partition] = (topic, image)
             else:
-                existing.apply(image)
-                self._attend(existing)
+                self._contain(existing, partial(self._follow, existing, image))
+
+    def _follow(self, partition: Partition, image: PartitionImage) -> None:
+        partition.apply(image)
+        self._attend(partition)
 
     def _unassign(
         self,
@@ -240,8 +260,8 @@ class ReplicaManager:
     def _let_go(self, partition: Partition, why: ErrorCode) -> None:
         if self._following is not None:
             self._following.leave(partition)
-        partition.mark_gone(why)
         self._to_delete[partition.log] = None
+        self._contain(partition, partial(partition.mark_gone, why))
 
     def _drop_unassigned_logs(self) -> None:
         """Replicas that were moved elsewhere while this broker was down (rule A11)."""
@@ -281,7 +301,7 @@ class ReplicaManager:
         topic, image = wanted
         try:
             partition = self._create(topic, image.index, self._settings_of(topic))
-        except ApiError as error:
+        except Exception as error:  # noqa: BLE001 - it is logged, and others are to have theirs
             self._without_log[topic_partition] = wanted
             self._complain(topic_partition, error)
             self._retry_later(RETRY_MS)
@@ -290,6 +310,9 @@ class ReplicaManager:
                 self._report([topic_partition], ReplicaTrouble.DAMAGED)
             return
         self._by_name[topic.name][image.index] = partition
+        self._contain(partition, partial(self._begin, partition, image))
+
+    def _begin(self, partition: Partition, image: PartitionImage) -> None:
         self.moves.resume(partition)
         partition.apply(image)
         if self._stopped_leading:
@@ -298,12 +321,13 @@ class ReplicaManager:
         if partition.is_leader:
             self._around.on_moved(partition)  # Whoever coordinates with it may have given it up.
 
-    def _complain(self, topic_partition: TopicPartition, error: ApiError) -> None:
+    def _complain(self, topic_partition: TopicPartition, error: Exception) -> None:
         held_back = self._complaints.ask()
         if held_back is not None:
             log.error(
                 "partition %s has no log, and will be tried again: %s%s",
                 topic_partition, error, held_back,
+                exc_info=None if isinstance(error, ApiError) else error,
             )  # fmt: skip
 
     # Trying again what a full disk or a lack of descriptors prevented.
@@ -317,7 +341,7 @@ class ReplicaManager:
         self._retry_is_due = False
         unflushed, self._unflushed = self._unflushed, {}
         for partition in unflushed:
-            partition.retry_flush()
+            self._contain(partition, partition.retry_flush)
         missing = len(self._without_log)
         for topic_partition in list(islice(self._without_log, CHANGES_PER_STEP)):
             # One that fails again goes to the end, so that all get their turn.
@@ -337,6 +361,8 @@ class ReplicaManager:
                 self._logs.delete(stored.topic_partition)
             except ApiError as error:
                 log.error("the log of %s was not removed: %s", stored.topic_partition, error)
+            except Exception:
+                log.exception("removing the log of %s failed", stored.topic_partition)
 
     def _create(self, topic: TopicImage, index: int, settings: PartitionSettings) -> Partition:
         """The partition with its log, found on disk or made now; raises if no disk will have it."""
@@ -413,7 +439,7 @@ class ReplicaManager:
         """The session with the store is lost: lead nothing until a new image says so (A9)."""
         self._stopped_leading = True
         for partition in self:
-            partition.stop_leading()
+            self._contain(partition, partition.stop_leading)
 
     @property
     def led_lately(self) -> bool:
@@ -452,9 +478,27 @@ class ReplicaManager:
         if not self._is_closed:
             self._check_lag_later()
             for partition in self:
-                partition.check_lag()
+                self._contain(partition, partition.check_lag)
 
-    # Disks.
+    # Trouble.
+
+    def _contain(self, partition: Partition, work: Callable[[], object]) -> None:
+        """Do something to one partition: a defect in it takes it offline, and stops no other.
+
+        Nobody can tell what it has done before it broke off, so it is not tried again, and the
+        controller is told (rule 2.L).
+        """
+        try:
+            work()
+        except Exception:
+            was_offline = partition.is_offline
+            log.exception("%s failed, and is offline from now on", partition.topic_partition)
+            try:
+                self._go_offline(partition)
+            except Exception:
+                log.exception("those who wait for %s may not know", partition.topic_partition)
+            if not (was_offline or partition.is_gone):
+                self._report([partition.topic_partition], ReplicaTrouble.GONE)
 
     def take_offline(self, lost: Iterable[TopicPartition]) -> None:
         """A log directory failed: its partitions refuse everything from now on (rule E1).
@@ -465,10 +509,13 @@ class ReplicaManager:
         for topic, index in lost:
             partition = self.get(topic, index)
             if partition is not None:
-                partition.take_offline()
-                self._attend(partition)
+                self._contain(partition, partial(self._go_offline, partition))
                 offline.append(partition.topic_partition)
         self._report(offline, ReplicaTrouble.GONE)
+
+    def _go_offline(self, partition: Partition) -> None:
+        partition.take_offline()
+        self._attend(partition)
 
     def _report(self, partitions: Sequence[TopicPartition], trouble: ReplicaTrouble) -> None:
         if partitions and self._reports is not None:
