@@ -9,6 +9,7 @@ import pytest
 from tests.coordinators.shard_world import ShardWorld
 from tests.replication.helpers import StepExecutor
 
+from tidemill.coordinators.host import LOAD_RETRY_MS
 from tidemill.coordinators.offsets import Place
 from tidemill.coordinators.records import OffsetCommitKey, OffsetCommitValue
 from tidemill.coordinators.result import CoordinatorRecord, Result
@@ -264,17 +265,22 @@ def test_a_timer_that_is_due_waits_and_can_be_called_off(late: LateWorld) -> Non
     assert fired == ["fired", "fired"]
 
 
-def test_a_line_that_broke_off_goes_on(late: LateWorld) -> None:
+def test_who_waits_behind_what_breaks_is_sent_away(late: LateWorld) -> None:
     def broken(shard: object) -> Result[None]:
         raise RuntimeError("broken")
 
     late.commit(5, large=True)
     late.world.pump()
-    late.ask(broken)
+    asked = late.ask(broken)
     stuck = late.ask(lambda shard: Result("stuck"))
-    with pytest.raises(RuntimeError, match="broken"):
-        late.settle()
-    behind = late.ask(lambda shard: Result("next"))
     late.settle()
-    assert stuck + behind == ["stuck", "next"]
+    behind = late.ask(lambda shard: Result("next"))
+    assert asked + stuck + behind == [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ]
+    late.world.wait(LOAD_RETRY_MS)
+    late.settle()
+    assert late.ask(lambda shard: Result("again")) == ["again"]
     assert late.world.shard.offsets.get(Place("g", "t", 0)) is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.coordinators.shard_world import ShardWorld
 from tests.replication.helpers import StepExecutor
 
+from tidemill.coordinators import writing
 from tidemill.coordinators.offsets import Place, tombstone
 from tidemill.coordinators.records import OffsetCommitKey, OffsetCommitValue
-from tidemill.coordinators.result import CoordinatorRecord, Result
+from tidemill.coordinators.result import CoordinatorRecord, Encoded, Result
 from tidemill.coordinators.runtime import RuntimeSettings
 from tidemill.coordinators.shard import GroupShard
 from tidemill.coordinators.write_errors import coordinator_error
@@ -241,6 +243,36 @@ def test_compressed_batches_are_written_and_loaded() -> None:
     write(world, *(commit(number, number) for number in range(100)))
     world.restart()
     assert offset_of(world, 99) == 99
+
+
+def test_much_is_compressed_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 2.L; what comes meanwhile waits in line, and nothing is overtaken."""
+    built: list[int] = []
+
+    def build(encoded: list[Encoded], now_ms: int, codec: Codec) -> bytes:
+        built.append(len(encoded))
+        return build_now(encoded, now_ms, codec)
+
+    build_now = writing._build
+    monkeypatch.setattr(writing, "_build", build)
+    executor = StepExecutor()
+    settings = RuntimeSettings(codec=Codec.ZSTD)
+    world = settled_world(runtime_settings=settings, executor=executor)
+    executor.run_all()
+    world.pump()
+    long = commit(1)._replace(value=OffsetCommitValue(offset=1, metadata="x" * 30_000))
+    for gather in (False, True):
+        large = write(world, *[long] * 3, gather=gather)
+        small = write(world, commit(5))
+        assert built == [], "it is on its way"
+        executor.run_all()
+        world.pump()
+        executor.run_all()
+        world.pump()
+        assert (large, small) == (["done"], ["done"])
+        assert offset_of(world) == 5
+        assert built == [3, 1]
+        built.clear()
 
 
 def test_a_lost_leadership_answers_who_waits() -> None:

@@ -10,6 +10,9 @@ loop, and replayed a record per turn. There is never more than one such write: a
 made before it is replayed would be made on a state that is about to change. Requests, timers,
 clean-ups and gathered commits that come meanwhile wait in line, in their order.
 
+What raises anything but an answer has left a state that nobody can vouch for (rule 2.L): whoever
+asked is told, and the shard is given up and loaded again, as if it had come from another broker.
+
 Start at `Host.run`.
 """
 
@@ -18,64 +21,32 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
-from tidemill.coordinators.commitment import WAITING_MAX, Commitment
+from tidemill.coordinators.commitment import WAITING_MAX
+from tidemill.coordinators.gathering import Gathering
 from tidemill.coordinators.loading import Loader
 from tidemill.coordinators.machinery import Machinery
 from tidemill.coordinators.result import (
     CoordinatorRecord,
-    Encoded,
     RecordFormat,
     Result,
     Settled,
     Timers,
 )
 from tidemill.coordinators.shard_timers import ShardTimers
-from tidemill.coordinators.write_errors import coordinator_error
+from tidemill.coordinators.writing import S, Write, Writing
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.invariant import invariant
-from tidemill.replication.partition import ACKS_ALL, Partition, PendingAppend
-from tidemill.storage.log import AppendInfo
+from tidemill.replication.partition import Partition
 from tidemill.timers import TimerHandle
-from tidemill.wire.compression import Codec
-from tidemill.wire.records import BatchBuilder
 
 log = logging.getLogger(__name__)
 
-GATHERED_BYTES_MAX = 256 << 10
 LOAD_RETRY_MS = 1_000
 LOAD_RETRY_MS_MAX = 60_000
 """How long a load that failed is left alone, at first and at last: the wait doubles each time."""
 
 R = TypeVar("R")
-
-
-class Shard(Protocol):
-    """The state of one partition, as the runtime sees it."""
-
-    def replay(self, record: CoordinatorRecord, written_ms: int) -> None: ...
-
-    def on_loaded(self) -> Iterator[Result[None]]: ...
-
-    def on_unloaded(self, error: ErrorCode) -> None: ...
-
-
-S = TypeVar("S", bound=Shard)
-
-
-class _Gathered(NamedTuple):
-    records: list[CoordinatorRecord]
-    settle: Settled
-
-
-class _Write(NamedTuple):
-    """Records that are about to be in the log."""
-
-    replayed: list[CoordinatorRecord]
-    settle: Settled
-    is_large: bool = False
 
 
 class _Turn(NamedTuple):
@@ -87,7 +58,7 @@ class _Turn(NamedTuple):
     """Whether it only adds to the gathered commits, so that those need not be written first."""
 
 
-class Host(Generic[S]):
+class Host(Writing[S]):
     """One shard, the partition under it, and the answers that wait for it."""
 
     def __init__(
@@ -96,46 +67,28 @@ class Host(Generic[S]):
         machinery: Machinery,
         make_shard: Callable[[Timers], S],
         records: RecordFormat,
+        broke: Callable[[Host[S]], object],
     ) -> None:
-        self.partition = partition
+        """`broke` is told when the state is of no use any more; the host is closed then."""
+        super().__init__(partition, machinery, records)
         self.is_active = False
         self.why_not = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._epoch = partition.leader_epoch
-        self._machinery = machinery
-        self._records = records
         self._make_shard = make_shard
+        self._broke = broke
         self._begin_empty()
         self._loader: Loader | None = None
         self._load_retry: TimerHandle | None = None
         self._load_retry_ms = LOAD_RETRY_MS
-        self._waiting = Commitment(machinery.clock, machinery.timers)
-        self._wake_is_due = False
-        self._gathered: list[_Gathered] = []
-        self._gathered_encoded: list[Encoded] = []
-        self._gathered_bytes = 0
-        self._lingers: TimerHandle | None = None
-        self._pending: _Write | None = None
+        self._active_since_ms = 0
+        self._gathering = Gathering(machinery, self._gathered_due)
         self._line: deque[_Turn] = deque()
         self._line_moves = False
         self._line_rests = False
-        self._closed = False
 
     def _begin_empty(self) -> None:
         wheel, executor = self._machinery.timers, self._machinery.executor
         self._timers = ShardTimers(wheel, executor, self._timer_fired)
         self.shard: S = self._make_shard(self._timers)
-
-    def keeps_up(self) -> bool:
-        """Whether this broker has led the partition ever since the shard was loaded.
-
-        A change that leaves the leader in place, as when replicas are added, raises the epoch, too,
-        by one: it is noted. After more than one, somebody else may have led in between.
-        """
-        partition = self.partition
-        if not partition.is_leader or not 0 <= partition.leader_epoch - self._epoch <= 1:
-            return False
-        self._epoch = partition.leader_epoch
-        return True
 
     def load(self) -> None:
         machinery = self._machinery
@@ -157,22 +110,49 @@ class Host(Generic[S]):
             self._load_failed(error)
             return
         self.is_active = True
+        self._active_since_ms = self._machinery.clock.monotonic_ms()
         self.write_steps(self.shard.on_loaded())
 
     def _load_failed(self, error: BaseException) -> None:
         """Nobody is served from half a state; but descriptors come back, and logs move."""
+        name, delay_ms = self.partition.topic_partition, self._load_retry_ms
+        log.error("%s cannot be loaded, next try in %d ms", name, delay_ms, exc_info=error)
+        self._timers.close()
+        self._begin_empty()
+        self._load_later()
+
+    def _load_later(self) -> None:
         self.why_not = ErrorCode.COORDINATOR_NOT_AVAILABLE
         delay_ms = self._load_retry_ms
         self._load_retry_ms = min(2 * delay_ms, LOAD_RETRY_MS_MAX)
         self._load_retry = self._machinery.timers.schedule(delay_ms, self._load_again)
-        name = self.partition.topic_partition
-        log.error("%s cannot be loaded, next try in %d ms", name, delay_ms, exc_info=error)
-        self._timers.close()
-        self._begin_empty()
 
     def _load_again(self) -> None:
         if self.keeps_up():  # Else it is about to be closed.
             self.load()
+
+    def load_instead_of(self, broken: Host[S]) -> None:
+        """Load after a while, a longer one if that one had not served for long."""
+        served_ms = self._machinery.clock.monotonic_ms() - broken._active_since_ms
+        if served_ms < LOAD_RETRY_MS_MAX:
+            self._load_retry_ms = broken._load_retry_ms
+        self._load_later()
+
+    def _break(self, error: BaseException) -> None:
+        """What a step has half done nobody can take back: what was decided since is forgotten."""
+        name = self.partition.topic_partition
+        log.error("a step of %s failed: it is loaded again", name, exc_info=error)
+        if not self._closed:
+            self.close(ErrorCode.NOT_COORDINATOR)
+            self._broke(self)
+
+    def _break_for(
+        self, fail: Callable[[ErrorCode, str | None], object], error: BaseException
+    ) -> None:
+        try:
+            fail(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        finally:
+            self._break(error)
 
     # Requests.
 
@@ -208,14 +188,20 @@ class Host(Generic[S]):
         except ApiError as error:
             fail(error.code, error.message)
             return
+        except Exception as error:  # noqa: BLE001 - whatever it was, an answer is waited for
+            self._break_for(fail, error)
+            return
 
         def settle(code: ErrorCode) -> None:
-            if result.then is not None:
-                result.then(code)
-            if code is ErrorCode.NONE:
-                reply(result.response)
-            else:
-                fail(code, None)
+            try:
+                if result.then is not None:
+                    result.then(code)
+                if code is ErrorCode.NONE:
+                    reply(result.response)
+                else:
+                    fail(code, None)
+            except Exception as error:  # noqa: BLE001 - the others behind it are told, too
+                self._break_for(fail, error)
 
         may_linger = gather and self._machinery.settings.append_linger_ms != 0
         if may_linger and result.records and result.then is None:
@@ -231,10 +217,16 @@ class Host(Generic[S]):
         self._in_turn(_Turn(lambda: self._take_step(steps), _nobody_waits))
 
     def _take_step(self, steps: Iterator[Result[None]]) -> None:
-        result = next(steps, None)
+        try:
+            result = next(steps, None)
+        except Exception as error:  # noqa: BLE001 - what it was about to tidy is not as it should be
+            self._break(error)
+            return
         if result is None:
             return
-        self._write(result, _settled_by(result))
+        self._write(result, self._settled_by(result))
+        if self._closed:
+            return
         self._line.appendleft(_Turn(lambda: self._take_step(steps), _nobody_waits))
         self._line_rests = True
         self._machinery.call_soon(self._rested)
@@ -245,8 +237,12 @@ class Host(Generic[S]):
 
     def _timer_fired(self, callback: Callable[[], Result[None]]) -> None:
         def take() -> None:
-            result = callback()
-            self._write(result, _settled_by(result))
+            try:
+                result = callback()
+            except Exception as error:  # noqa: BLE001 - the timer is gone, and nobody would set it
+                self._break(error)
+            else:
+                self._write(result, self._settled_by(result))
 
         self._in_turn(_Turn(take, _nobody_waits))
 
@@ -286,156 +282,24 @@ class Host(Generic[S]):
 
     # Writing.
 
-    def _write(self, result: Result[R], settle: Settled) -> None:
-        if not result.records:
-            self._settle_when_committed(self.partition.log.log_end_offset, settle)
-            return
-        write = _Write(result.records if result.replays else [], settle, result.is_large)
-        if result.is_large:
-            self._encode_aside(result.records, write)
-        else:
-            self._append([self._records.encode(record) for record in result.records], write)
-
     def _gather(self, records: list[CoordinatorRecord], settle: Settled) -> None:
-        encoded = [self._records.encode(record) for record in records]
-        size_bytes = sum(len(key) + len(value or b"") for key, value in encoded)
-        if self._gathered_bytes + size_bytes > GATHERED_BYTES_MAX:
+        encoded = self._encode(records, settle)
+        if encoded is None:
+            return
+        if not self._gathering.has_room_for(encoded):
             self._write_gathered()
-        if not self._gathered:
-            self._write_gathered_soon()
-        self._gathered.append(_Gathered(records, settle))
-        self._gathered_encoded += encoded
-        self._gathered_bytes += size_bytes
-
-    def _write_gathered_soon(self) -> None:
-        linger_ms = self._machinery.settings.append_linger_ms
-        if linger_ms > 0:
-            self._lingers = self._machinery.timers.schedule(linger_ms, self._gathered_due)
-        else:
-            self._machinery.call_soon(self._gathered_due)
+        self._gathering.add(records, encoded, settle)
 
     def _gathered_due(self) -> None:
-        if self._gathered:
+        if self._gathering:
             self._in_turn(_Turn(_already_written, _nobody_waits))
 
     def _write_gathered(self) -> None:
         """Write what is gathered, unless that has to wait: then whoever asked waits, too."""
-        gathered, encoded = self._gathered, self._gathered_encoded
-        if not gathered or self._closed or self._pending is not None:
+        if not self._gathering or self._closed or self._pending is not None:
             return
-        self._gathered, self._gathered_encoded, self._gathered_bytes = [], [], 0
-        if self._lingers is not None:
-            self._lingers.cancel()
-            self._lingers = None
-
-        def settle(code: ErrorCode) -> None:
-            for each in gathered:
-                each.settle(code)
-
-        replayed = [record for each in gathered for record in each.records]
-        self._append(encoded, _Write(replayed, settle))
-
-    def _encode_aside(self, records: list[CoordinatorRecord], write: _Write) -> None:
-        invariant(self._pending is None, "a write overtakes another", where=self.partition)
-        self._pending = write
-        now_ms, codec = self._machinery.clock.now_ms(), self._machinery.settings.codec
-
-        def encode() -> bytes:
-            return _build([self._records.encode(record) for record in records], now_ms, codec)
-
-        def encoded(batch: bytes | None, error: BaseException | None) -> None:
-            if self._closed:
-                return
-            with self._write_goes_on():
-                if batch is None:
-                    log.error("records cannot be encoded", exc_info=error)
-                    write.settle(ErrorCode.UNKNOWN_SERVER_ERROR)
-                else:
-                    self._append_batch(batch, write)
-
-        self._machinery.executor.submit(encode, encoded)
-
-    @contextmanager
-    def _write_goes_on(self) -> Iterator[None]:
-        """The write under way is done or takes its next step; after the last the line moves."""
-        self._pending = None
-        try:
-            yield
-        finally:
-            self._move_line()
-
-    def _append(self, encoded: list[Encoded], write: _Write) -> None:
-        now_ms, codec = self._machinery.clock.now_ms(), self._machinery.settings.codec
-        self._append_batch(_build(encoded, now_ms, codec), write)
-
-    def _append_batch(self, batch: bytes, write: _Write) -> None:
-        invariant(self._pending is None, "a write overtakes another", where=self.partition)
-        try:
-            if not self.keeps_up():
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            info = self.partition.append(batch, required_acks=ACKS_ALL)
-        except ApiError as error:
-            write.settle(coordinator_error(error.code))
-            return
-        if isinstance(info, PendingAppend):
-            self._pending = write
-            # In a turn of its own: who waits in line may append, which a partition that is just
-            # about to tell of an append does not expect.
-            call_soon = self._machinery.call_soon
-            info.then = lambda outcome: call_soon(lambda: self._appended_late(outcome, write))
-        else:
-            self._appended(info, write)
-
-    def _appended_late(self, outcome: AppendInfo | ApiError, write: _Write) -> None:
-        """The batch is in the log, or refused: whoever came meanwhile has waited."""
-        if self._closed:
-            return
-        with self._write_goes_on():
-            if isinstance(outcome, ApiError):
-                write.settle(coordinator_error(outcome.code))
-            else:
-                self._appended(outcome, write)
-
-    def _appended(self, info: AppendInfo, write: _Write) -> None:
-        now_ms = self._machinery.clock.now_ms()
-        if write.is_large:
-            self._replay_by_turns(iter(write.replayed), now_ms, info, write)
-            return
-        for record in write.replayed:
-            self.shard.replay(record, now_ms)
-        self._settle_when_committed(info.last_offset + 1, write.settle)
-
-    def _replay_by_turns(
-        self, records: Iterator[CoordinatorRecord], now_ms: int, info: AppendInfo, write: _Write
-    ) -> None:
-        """Replay one record, and let others have the loop before the next."""
-        if self._closed:
-            return
-        record = next(records, None)
-        if record is not None:
-            self._pending = write
-            self.shard.replay(record, now_ms)
-            self._machinery.call_soon(lambda: self._replay_by_turns(records, now_ms, info, write))
-            return
-        with self._write_goes_on():
-            self._settle_when_committed(info.last_offset + 1, write.settle)
-
-    # Commitment.
-
-    def _settle_when_committed(self, end_offset: int, settle: Settled) -> None:
-        timeout_ms = self._machinery.settings.commit_timeout_ms
-        committed = self.partition.high_watermark
-        self._waiting.settle_at(end_offset, committed, settle, timeout_ms=timeout_ms)
-
-    def wake(self) -> None:
-        """Have what is committed answered, in a later turn of the loop (rule B11)."""
-        if self._waiting and not self._wake_is_due:
-            self._wake_is_due = True
-            self._machinery.call_soon(self._settle_committed)
-
-    def _settle_committed(self) -> None:
-        self._wake_is_due = False
-        self._waiting.settle_up_to(self.partition.high_watermark)
+        gathered = self._gathering.take()
+        self._append(gathered.encoded, Write(gathered.records, gathered.settle))
 
     def close(self, error: ErrorCode) -> None:
         """Drop the shard; everybody who waits is sent elsewhere."""
@@ -449,18 +313,31 @@ class Host(Generic[S]):
             self._loader.stop()
         if self._load_retry is not None:
             self._load_retry.cancel()
-        if self._lingers is not None:
-            self._lingers.cancel()
-        self._waiting.close(error)
+        tell: list[Callable[[ErrorCode], object]] = [self._waiting.close]
         if self._pending is not None:
-            self._pending.settle(error)
-        gathered, self._gathered = self._gathered, []
-        for one in gathered:
-            one.settle(error)
+            tell.append(self._pending.settle)
+        if self._gathering:
+            tell.append(self._gathering.take().settle)
         line, self._line = self._line, deque()
-        for turn in line:
-            turn.fail(error)
-        self.shard.on_unloaded(error)
+        tell += [turn.fail for turn in line]
+        for told in (*tell, self.shard.on_unloaded):
+            try:
+                told(error)
+            except Exception:
+                log.exception("somebody was not told of the end of %s", self.partition)
+
+    def _settled_by(self, result: Result[None]) -> Settled:
+        def settle(code: ErrorCode) -> None:
+            if result.then is None:
+                if code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+                    log.warning("a change of the coordinator's own was not written: %s", code.name)
+                return
+            try:
+                result.then(code)
+            except Exception as error:  # noqa: BLE001 - the others behind it are told
+                self._break(error)
+
+        return settle
 
 
 def _nobody_waits(error: ErrorCode) -> None:
@@ -469,20 +346,3 @@ def _nobody_waits(error: ErrorCode) -> None:
 
 def _already_written() -> None:
     """The turn of the gathered commits: they were written before it was taken."""
-
-
-def _build(encoded: list[Encoded], now_ms: int, codec: Codec) -> bytes:
-    builder = BatchBuilder()
-    for key, value in encoded:
-        builder.append(now_ms, key, value, ())
-    return builder.build(codec=codec)
-
-
-def _settled_by(result: Result[None]) -> Settled:
-    def settle(code: ErrorCode) -> None:
-        if result.then is not None:
-            result.then(code)
-        elif code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
-            log.warning("a change of the coordinator's own was not written: %s", code.name)
-
-    return settle

@@ -91,7 +91,11 @@ class Loader:
             if dated is None:
                 self._call_soon(lambda: self._load_from(next_offset))
                 return
-            self._replay(*dated)
+            try:
+                self._replay(*dated)
+            except Exception as error:  # noqa: BLE001 - half a state is none
+                self._done(error)
+                return
         self._call_soon(lambda: self._replay_some(records, next_offset))
 
 

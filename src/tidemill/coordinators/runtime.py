@@ -14,7 +14,7 @@ What the records look like is no concern of the runtime: whoever makes one bring
 Groups use it today; the coordinator of transactions will be another kind of shard.
 
 Here is which partitions are coordinated; `host.py` is one of them, `loading.py` how it is read,
-`commitment.py` how answers wait.
+`writing.py` how it is written, `commitment.py` how answers wait.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from tidemill.coordinators.host import Host, S
+from tidemill.coordinators.host import Host
 from tidemill.coordinators.machinery import Machinery, RuntimeSettings
 from tidemill.coordinators.result import RecordFormat, Result, Timers
+from tidemill.coordinators.writing import S
 from tidemill.errors import ErrorCode
 from tidemill.replication.partition import Partition
 
@@ -52,9 +53,20 @@ class Runtime(Generic[S]):
                 host.close(ErrorCode.NOT_COORDINATOR)
         for index, partition in partitions.items():
             if index not in self._hosts and partition.is_leader:
-                host = Host(partition, self._machinery, self._make_shard, self._records)
-                self._hosts[index] = host
-                host.load()
+                self._host(partition).load()
+
+    def _host(self, partition: Partition) -> Host[S]:
+        host = Host(partition, self._machinery, self._make_shard, self._records, self._begin_anew)
+        self._hosts[partition.topic_partition.partition] = host
+        return host
+
+    def _begin_anew(self, broken: Host[S]) -> None:
+        """A host gave up its state, and is closed: another one reads it from the log."""
+        index = broken.partition.topic_partition.partition
+        if self._hosts.get(index) is broken:
+            del self._hosts[index]
+            if broken.partition.is_leader:
+                self._host(broken.partition).load_instead_of(broken)
 
     def partition_moved(self, partition: Partition) -> None:
         """Something was committed, or the leadership is lost, or has another epoch."""
