@@ -102,6 +102,64 @@ ELSEWHERE = {
 """Differences that no single answer shows: the line in `docs/differences.md`, and its test."""
 
 
+HANDLERS: dict[str, dict[str, list[str]]] = {
+    "configs": {
+        "client metrics have no settings": ["settings of client metrics"],
+        "A group's keys for share": ["settings of share and streams groups"],
+        "A broker key that nobody knows": ["an unknown key in a broker's dynamic config"],
+        "An unknown operation": ["an unknown config operation"],
+        "The same resource twice": ["the same resource twice in AlterConfigs"],
+        "An answer has a largest size": ["the size of an answer to DescribeConfigs"],
+    },
+    "fetch": {
+        "one partition's share": ["one partition's share of a fetch"],
+        "A new leader": [
+            "a fetch from a new leader that does not know yet what is committed, "
+            "by a consumer that is ahead of it"
+        ],
+    },
+    "find_coordinator": {
+        "Kafka says COORDINATOR_NOT": ["FindCoordinator before `__consumer_offsets` exists"],
+    },
+    "group_admin": {
+        "answers come in the order": [
+            "the order of the answers in DescribeGroups and DeleteGroups"
+        ],
+    },
+    "group_offsets": {
+        "the offsets of a group": ["expiry of offsets in a group of the next-generation protocol"],
+    },
+    "groups": {
+        "a member that is removed": [
+            "a member that is removed while its SyncGroup waits",
+            "a JoinGroup that is repeated while the first one waits",
+        ],
+        "A group keeps at most": ["member ids that were given out and not used yet"],
+        "A member that finds no room": [
+            "a member for which a rebalance has no room (`group.max.size`)"
+        ],
+    },
+    "loggers": {
+        "the loggers are": ["the loggers of a broker"],
+        "TRACE is": ["the loggers of a broker"],
+    },
+    "metadata": {"the controller id": ["the controller's id in Metadata"]},
+    "produce": {
+        "records inside a batch": ["records of a batch on produce"],
+        "Transactional batches": ["transactional batches on produce"],
+    },
+    "topics": {
+        "DeleteTopics answers": ["the order of the answers in DeleteTopics"],
+        "A topic may be created": [
+            "most partitions in one CreateTopics",
+            "too many new partitions in one CreatePartitions",
+        ],
+        "The time limit": ["the time limit in CreateTopics, CreatePartitions, DeleteTopics"],
+    },
+}
+"""How each sentence begins that a handler says of its deviations, and its lines in the document."""
+
+
 def is_intended(api: str, version: int, case: str, path: str) -> bool:
     """Whether the table has a line for this field."""
     return any(
