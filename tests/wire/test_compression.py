@@ -9,6 +9,7 @@ import tracemalloc
 import zlib
 
 import cramjam
+import lz4.block
 import lz4.frame
 import pytest
 import zstandard
@@ -82,6 +83,91 @@ def test_lz4_frames_have_what_kafkas_java_reader_insists_on() -> None:
     info = lz4.frame.get_frame_info(compress(Codec.LZ4, b"x" * 200_000))
     assert info["block_linked"] is False
     assert info["block_size_id"] == lz4.frame.BLOCKSIZE_MAX64KB
+
+
+def _lz4_frames(data: bytes) -> dict[str, bytes]:
+    """The same data in every kind of lz4 frame, ours first."""
+    kinds: dict[str, dict[str, object]] = {
+        "linked": {"block_linked": True},
+        "block checksums": {"block_linked": False, "block_checksum": True},
+        "content checksum": {"block_linked": False, "content_checksum": True},
+        "content size": {"block_linked": False, "store_size": True},
+        "4 MiB blocks": {"block_linked": False, "block_size": lz4.frame.BLOCKSIZE_MAX4MB},
+    }
+    frames = {name: lz4.frame.compress(data, **kind) for name, kind in kinds.items()}
+    return {"plain": compress(Codec.LZ4, data), **frames}
+
+
+@pytest.mark.parametrize("kind", _lz4_frames(b""))
+def test_every_kind_of_lz4_frame_is_read_and_bounded(kind: str) -> None:
+    """Stored blocks, full ones and a short last one, alone and in a row with others."""
+    data = os.urandom(70_000) + b"tide" * 50_000
+    frame = _lz4_frames(data)[kind]
+    assert decompress(Codec.LZ4, frame, limit_bytes=len(data)) == data
+    mixed = frame + compress(Codec.LZ4, b"between") + frame
+    assert decompress(Codec.LZ4, mixed, limit_bytes=2 * len(data) + 7) == data + b"between" + data
+    for limit_bytes in (0, 1, 65_536, len(data) - 1):
+        with pytest.raises(OutputLimitError):
+            decompress(Codec.LZ4, frame, limit_bytes=limit_bytes)
+    for size in (4, 6, 7, 10, 11, len(frame) // 2, len(frame) - 4, len(frame) - 1):
+        with pytest.raises(WireError):
+            decompress(Codec.LZ4, frame[:size], limit_bytes=MIB)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("plain", 6),  # The header's checksum.
+        ("content size", 6),  # The size itself; its checksum in the header tells.
+        ("block checksums", -5),
+        ("content checksum", -1),
+    ],
+)
+def test_checksums_of_lz4_frames_are_looked_at(kind: str, place: int) -> None:
+    frame = bytearray(_lz4_frames(b"the same again " * 9_000)[kind])
+    frame[place] ^= 1
+    with pytest.raises(WireError, match="damaged"):
+        decompress(Codec.LZ4, frame, limit_bytes=MIB)
+
+
+def test_a_content_size_that_lies_is_refused() -> None:
+    """Its checksum is right, so only what comes out can tell."""
+    short, long = (
+        lz4.frame.compress(b"x" * size, block_linked=False, store_size=True)
+        for size in (1_000, 1_001)
+    )
+    with pytest.raises(WireError, match="damaged"):
+        decompress(Codec.LZ4, long[:15] + short[15:], limit_bytes=MIB)
+
+
+def test_lz4_blocks_that_lie_about_their_size_are_refused() -> None:
+    whole = compress(Codec.LZ4, b"x" * 65_536)
+    for word in (0x7FFFFFFF, 0xFFFFFFFF, 0x10001, 0x80010001, 1):
+        with pytest.raises(WireError):
+            decompress(Codec.LZ4, whole[:7] + struct.pack("<I", word) + whole[11:], limit_bytes=MIB)
+    too_large = lz4.block.compress(b"x" * 65_537, store_size=False)
+    frame = whole[:7] + struct.pack("<I", len(too_large)) + too_large + bytes(4)
+    with pytest.raises(WireError):
+        decompress(Codec.LZ4, frame, limit_bytes=MIB)
+
+
+@given(st.binary(max_size=400), st.integers(1, 400), st.data())
+def test_damaged_lz4_is_judged_as_the_library_judges_it(
+    data: bytes, times: int, draw: st.DataObject
+) -> None:
+    damaged = bytearray(compress(Codec.LZ4, data * times))
+    for _ in range(draw.draw(st.integers(1, 4))):
+        place = draw.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] = draw.draw(st.integers(0, 255))
+    expected: bytes | None
+    try:
+        expected = lz4.frame.decompress(damaged)
+    except RuntimeError:
+        expected = None
+    try:
+        assert decompress(Codec.LZ4, damaged, limit_bytes=MIB) == expected
+    except WireError:
+        assert expected is None
 
 
 @pytest.mark.parametrize("codec", REAL)
