@@ -18,6 +18,7 @@ from tidemill.coordinators.result import CoordinatorRecord
 from tidemill.coordinators.runtime import RuntimeSettings
 from tidemill.errors import ErrorCode
 from tidemill.storage.disk_errors import OutOfFilesError
+from tidemill.wire.control import ControlType
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord:
@@ -205,3 +206,80 @@ async def test_a_log_that_is_moved_under_a_read_is_loaded_from_its_new_place() -
     go_on()
     assert world.state() is ErrorCode.NONE
     assert offset_of(world) == 5
+
+
+class Transactions:
+    """A log of groups as Apache Kafka writes it, with offsets that belong to transactions."""
+
+    def __init__(self) -> None:
+        self.world = Cleaning()
+        self._sequences: dict[int, int] = {}
+
+    def commit(self, name: bytes, offset: int | None, producer_id: int = -1) -> None:
+        pair = (name, None if offset is None else b"%d" % offset)
+        if producer_id < 0:
+            self.world.put(pair)
+            return
+        sequence = self._sequences.get(producer_id, 0)
+        self._sequences[producer_id] = sequence + 1
+        self.world.put(
+            pair, producer_id=producer_id, epoch=0, sequence=sequence, transactional=True
+        )
+
+    def end(self, producer_id: int, control_type: ControlType) -> None:
+        self.world.end_transaction(control_type, producer_id)
+
+    def fill(self) -> None:
+        """So much that what follows is read another time."""
+        for number in range(40):
+            self.world.put((b"filler", b"%d" % number))
+
+    def loaded(self) -> dict[str, int]:
+        load = Load(self.world)
+        while load.executor.waiting:
+            load.step()
+        assert load.ends == [None]
+        load.offsets.pop("filler", None)
+        return load.offsets
+
+
+@pytest.fixture
+def log() -> Transactions:
+    return Transactions()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_offsets_of_a_transaction_count_when_it_was_committed(
+    log: Transactions, apart: bool
+) -> None:
+    """Rule H11: an aborted commit was never one, and an open one is none yet."""
+    for producer_id, name in ((1, b"kept"), (2, b"aborted"), (3, b"open")):
+        log.commit(name, 5)
+        log.commit(name, 7, producer_id)
+    if apart:
+        log.fill()
+    log.end(2, ControlType.ABORT)
+    log.end(1, ControlType.COMMIT)
+    log.commit(b"aborted", 8, 1)
+    log.end(1, ControlType.ABORT)
+    assert log.loaded() == {"kept": 7, "aborted": 5, "open": 5}
+
+
+def test_a_later_commit_is_not_undone_by_a_marker(log: Transactions) -> None:
+    """What counts is when the offset was written, as in Kafka."""
+    log.commit(b"overtaken", 7, 1)
+    log.commit(b"overtaken", 9)
+    log.commit(b"deleted", 7, 1)
+    log.commit(b"deleted", None)
+    log.end(1, ControlType.COMMIT)
+    assert log.loaded() == {"overtaken": 9, "deleted": -1}
+
+
+def test_of_two_transactions_the_later_offset_counts(log: Transactions) -> None:
+    log.commit(b"a", 7, 1)
+    log.commit(b"a", 8, 2)
+    log.commit(b"b", 7, 1)
+    log.commit(b"b", 6, 1)
+    log.end(2, ControlType.COMMIT)
+    log.end(1, ControlType.COMMIT)
+    assert log.loaded() == {"a": 8, "b": 6}

@@ -1,7 +1,8 @@
 """Reads a coordinator's partition into its shard, a stretch at a time (rule J1).
 
 The log is read and decoded off the loop; the records are replayed on it, some per turn, so that a
-long log does not keep others from it.
+long log does not keep others from it. We write no transactions; a log that Apache Kafka wrote may
+have some (`transactions.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidemill.coordinators.result import CoordinatorRecord, DecodeRecord
+from tidemill.coordinators.transactions import Dated, OpenTransactions, Stored
 from tidemill.errors import ApiError, TidemillError
 from tidemill.executor import Executor
 from tidemill.storage.log import Log
 from tidemill.storage.slice import LogSlice
-from tidemill.wire.batch import iter_headers
+from tidemill.wire.batch import BatchHeader, iter_headers
+from tidemill.wire.control import read_marker
 from tidemill.wire.records import iter_records
 
 REPLAYED_PER_TURN = 2_000
@@ -49,6 +52,7 @@ class Loader:
         self._done = done
         self._stopped = False
         self._empty_reads = 0
+        self._open = OpenTransactions()
 
     def start(self) -> None:
         self._load_from(self._log.log_start_offset)
@@ -69,7 +73,8 @@ class Loader:
         except ApiError as error:
             self._done(error)
             return
-        self._executor.submit(lambda: _read(found, offset, self._decode), self._have_read)
+        decode, still_open = self._decode, self._open
+        self._executor.submit(lambda: _read(found, offset, decode, still_open), self._have_read)
 
     def _have_read(self, found: _Stretch | None, error: BaseException | None) -> None:
         if self._stopped:
@@ -83,7 +88,7 @@ class Loader:
             return
         self._replay_some(iter(found.records), found.next_offset)
 
-    def _replay_some(self, records: Iterator[_Dated], next_offset: int) -> None:
+    def _replay_some(self, records: Iterator[Dated], next_offset: int) -> None:
         if self._stopped:
             return
         for _ in range(REPLAYED_PER_TURN):
@@ -99,30 +104,46 @@ class Loader:
         self._call_soon(lambda: self._replay_some(records, next_offset))
 
 
-class _Dated(NamedTuple):
-    record: CoordinatorRecord
-    written_ms: int
-
-
 class _Stretch(NamedTuple):
-    records: list[_Dated]
+    records: list[Dated]
     next_offset: int
     is_more: bool
 
 
-def _read(found: LogSlice, offset: int, decode: DecodeRecord) -> _Stretch:
-    """Decode a stretch of the log; runs off the loop."""
+def _read(
+    found: LogSlice, offset: int, decode: DecodeRecord, still_open: OpenTransactions
+) -> _Stretch:
+    """Decode a stretch of the log; runs off the loop, one stretch after the other."""
     data = found.read_blocking()
-    records = []
+    records: list[Dated] = []
     next_offset = offset
     for position, header in iter_headers(data):
         next_offset = header.next_offset
         if header.is_control:
+            records += _ended(data, position, header, still_open)
             continue
         for record in iter_records(data, position, header, limit_bytes=RECORDS_BYTES_MAX):
             if record.key is not None and record.offset >= offset:
-                value = None if record.value is None else bytes(record.value)
-                typed = decode(bytes(record.key), value)
-                if typed is not None:
-                    records.append(_Dated(typed, record.timestamp))
+                key = bytes(record.key)
+                typed = decode(key, None if record.value is None else bytes(record.value))
+                if typed is None:
+                    continue
+                stored = Stored(record.offset, key, Dated(typed, record.timestamp))
+                if header.is_transactional:
+                    still_open.hold(header.producer_id, stored)
+                else:
+                    still_open.seen(stored)
+                    records.append(stored.dated)
     return _Stretch(records, next_offset, is_more=next_offset > offset)
+
+
+def _ended(
+    data: bytes, position: int, header: BatchHeader, still_open: OpenTransactions
+) -> list[Dated]:
+    """What a control batch makes true; of a compacted one only the header is left."""
+    if header.record_count == 0:
+        return []
+    marker = read_marker(data, position, header)
+    if marker is None:
+        return []
+    return still_open.end(header.producer_id, is_commit=marker.is_commit)

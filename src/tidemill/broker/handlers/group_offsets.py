@@ -8,6 +8,8 @@ topic ids (UNKNOWN_TOPIC_ID). OffsetFetch v2 all topics (null), v7 require_stabl
 (KIP-709), v9 member epochs, v10 topic ids.
 Deviations: the offsets of a group of the newer protocol, too, expire counted from the moment it
 became empty; Kafka counts from the commit, so a quiet topic's offset could go with the last member.
+There are no transactions yet, so that every offset is stable and require_stable asks for nothing:
+what an unfinished transaction has committed in a log of Kafka's is neither shown nor waited for.
 """
 
 from __future__ import annotations
