@@ -70,7 +70,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registered broker; `epoch` names this incarnation of it."""
+    """One registered broker; `epoch` names this incarnation of it.
+
+    `machine` is known to the controller only, which reads it where the broker registered.
+    """
 
     broker_id: BrokerId
     epoch: BrokerEpoch
@@ -78,6 +81,7 @@ class BrokerImage:
     rack: str | None = None
     fenced: bool = False
     in_controlled_shutdown: bool = False
+    machine: str = field(default="", compare=False)
 
     @property
     def alive(self) -> bool:

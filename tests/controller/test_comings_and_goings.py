@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.controller.helpers import create, topic
-from tests.controller.wires import Wires, propose, restart, set_default
+from tests.controller.wires import Wires, propose, restart, set_default, set_topic
 from tests.store.helpers import until
 from tests.waiting import LONG_S
 
+from tidemill.controller import Controller
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import LeaderRecovery
 from tidemill.types import BrokerId, TopicPartition
@@ -88,6 +89,85 @@ async def test_how_the_dead_broker_lived_counts_and_not_what_it_promises_now(
     assert await propose(one, "t", [2]) is ErrorCode.NONE
     await restart(wires, 2, flush_policy="ack")
     assert 2 not in (*wires.partition("t").isr, *wires.partition("t").elr)
+
+
+async def suspect(wires: Wires) -> Controller:
+    """Broker 1 is the controller, 2 of `t` was the last in sync, does not flush, and crashed."""
+    one = await wires.start(1)
+    await wires.start(2, flush_policy="async")
+    await wires.start(3)
+    await create(one, topic("t", 1, 3, {0: [2, 1, 3]}, {"min.insync.replicas": "2"}))
+    assert await propose(one, "t", [2]) is ErrorCode.NONE
+    wires.kill(2)
+    await wires.settled()
+    assert 2 in wires.partition("t").elr
+    return one
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+async def test_a_crash_is_not_forgotten_when_the_next_session_is_lost_unseen(
+    wires: Wires, sessions: int
+) -> None:
+    """Rule F3: a process that no controller has seen yet has still to account for the one before.
+
+    It says that it is the same process when it registers again, which proves nothing of the crash.
+    """
+    one = await suspect(wires)
+    async with one._office.lock:
+        starting = asyncio.ensure_future(wires.start(2, flush_policy="async"))
+        await until(lambda: 2 in wires.members and wires.members[2].controller.broker_epoch > 0)
+        for _ in range(sessions):
+            epoch = wires.members[2].controller.broker_epoch
+            await wires.expire(2)
+            await until(lambda: wires.members[2].controller.broker_epoch > epoch)  # noqa: B023
+    await asyncio.gather(starting, return_exceptions=True)
+    await wires.settled()
+    assert 2 not in (*wires.partition("t").isr, *wires.partition("t").elr)
+
+
+async def test_a_session_that_was_lost_costs_a_living_process_no_trust(wires: Wires) -> None:
+    """Rule F3: the controller has seen this process before, and it has not died since."""
+    one = await wires.start(1)
+    await wires.start(2, flush_policy="async")
+    await wires.start(3)
+    await create(one, topic("t", 1, 3, {0: [2, 1, 3]}, {"min.insync.replicas": "2"}))
+    assert await propose(one, "t", [2]) is ErrorCode.NONE
+    older = wires.members[2].controller.broker_epoch
+    for _ in range(2):
+        await wires.expire(2)
+        await until(lambda: wires.members[2].controller.broker_epoch > older)
+        await wires.members[2].controller.admitted(5_000)
+        await wires.settled()
+    assert 2 in (*wires.partition("t").isr, *wires.partition("t").elr)
+
+
+@pytest.mark.parametrize("level", ["topic", "all brokers"])
+async def test_a_policy_that_became_safe_while_the_broker_ran_vouches_for_nothing(
+    wires: Wires, level: str
+) -> None:
+    """Rule F3: what it had not flushed by then it may not have flushed before the power went."""
+    one = await wires.start(1)
+    await wires.start(2, flush_policy="ack")
+    other = {"min.insync.replicas": "2"}
+    own = {**other, "flush.policy": "async"} if level == "topic" else other
+    await create(one, topic("t", 1, 2, {0: [2, 1]}, own), topic("u", 1, 2, {0: [2, 1]}, other))
+    if level == "topic":
+        await set_topic(wires, "t", "flush.policy", "ack")
+    else:
+        await set_default(wires, "log.flush.policy", "async")
+        await set_default(wires, "log.flush.policy", "ack")
+    await set_topic(wires, "t", "retention.ms", "1000")
+    assert await propose(one, "t", [2]) is ErrorCode.NONE
+    assert await propose(one, "u", [2]) is ErrorCode.NONE
+    await restart(wires, 2, flush_policy="ack")
+    doubted = [name for name in "tu" if 2 not in wires.partition(name).elr]
+    assert doubted == (["t"] if level == "topic" else ["t", "u"])
+    # The next incarnation has flushed from its first record on.
+    for name in "tu":
+        assert await propose(one, name, [1, 2]) is ErrorCode.NONE
+        assert await propose(one, name, [1]) is ErrorCode.NONE
+    await restart(wires, 2, flush_policy="ack")
+    assert wires.partition("t").elr == wires.partition("u").elr == (2,)
 
 
 async def test_a_broker_that_is_a_cluster_of_its_own_restarts_without_a_new_epoch(

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import pytest
+from tests.controller.cutting_store import OPS_PER_COMMIT, PLENTY, CuttingStore
 from tests.controller.helpers import ENDPOINT, broker_config, create, topic
 
 from tidemill.clock import SystemClock
 from tidemill.controller import Controller
 from tidemill.errors import ApiError, ErrorCode
-from tidemill.store.base import Check, CutsCommits, Op, OpResult, StoreUnavailable
-from tidemill.store.memory import MemoryStore, MemoryTree
+from tidemill.store.base import Check, CutsCommits, Op, OpResult
+from tidemill.store.memory import MemoryTree
 from tidemill.wire.messages.topics import CreatePartitionsTopic
-
-OPS_PER_COMMIT = 4
-
-
-class CuttingStore(MemoryStore):
-    """At most a few operations fit into a commit; after `commits_left` of them it is gone."""
-
-    def __init__(self, tree: MemoryTree) -> None:
-        super().__init__(tree)
-        self.commits_left = 1_000_000
-
-    def portions(self, guard: Check, ops: Sequence[Op]) -> Iterator[list[Op]]:
-        for start in range(0, len(ops), OPS_PER_COMMIT):
-            yield [guard, *ops[start : start + OPS_PER_COMMIT]]
-
-    async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        assert len(ops) <= OPS_PER_COMMIT + 1 or not isinstance(ops[0], Check)
-        if self.commits_left == 0:
-            raise StoreUnavailable("gone")
-        self.commits_left -= 1
-        return await super().multi(ops)
 
 
 async def start(tree: MemoryTree) -> tuple[Controller, CuttingStore]:
@@ -48,7 +28,7 @@ async def start(tree: MemoryTree) -> tuple[Controller, CuttingStore]:
 
 
 async def end(controller: Controller, store: CuttingStore) -> None:
-    store.commits_left = 1_000_000
+    store.commits_left = PLENTY
     await controller.stop()
     await store.close()
 

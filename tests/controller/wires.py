@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -56,8 +56,9 @@ class Member:
 class Wires:
     """A cluster of controllers over one tree in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_store: Callable[[MemoryTree], MemoryStore] = MemoryStore) -> None:
         self.tree = MemoryTree(SystemClock())
+        self.make_store = make_store
         self.members: dict[int, Member] = {}
         self.cut: set[int] = set()
         self.sent: list[tuple[int, Message]] = []
@@ -73,7 +74,7 @@ class Wires:
         rack: str | None = None,
     ) -> Controller:
         """A broker that is let in when this returns."""
-        store = MemoryStore(self.tree)
+        store = self.make_store(self.tree)
         controller = Controller(
             store,
             config or broker_config(broker_session_timeout_ms="500"),

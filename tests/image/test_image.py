@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from uuid import UUID
 
 import pytest
@@ -50,7 +50,8 @@ def topic(name: str, number: int, partitions: int = 1) -> TopicImage:
 
 def broker(broker_id: int, epoch: int = 1, **flags: bool) -> BrokerImage:
     endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)
-    return BrokerImage(BrokerId(broker_id), BrokerEpoch(epoch), (endpoint,), None, **flags)
+    known = BrokerImage(BrokerId(broker_id), BrokerEpoch(epoch), (endpoint,))
+    return replace(known, **flags)  # type: ignore[arg-type]
 
 
 def test_a_topic_is_found_by_name_and_by_id() -> None:

@@ -3,7 +3,10 @@
 A broker that comes back is first taken out of every in-sync set and then, perhaps, elected again:
 two rounds, each decided on the image that the one before has made. `Ledger` keeps that image and,
 at the end, says what to write: every partition once, on the condition that its node still has the
-version that the first image knew (rule A2), and the topics whose assignment changed.
+version that the first image knew (rule A2), and then the topics whose assignment changed. A
+commit may be cut between the two: nobody may be in sync then who is no replica any more. What is
+not written of an assignment is decided again: by whoever ends the moves that can end, or by the
+client that asked.
 
 A partition whose only replica is on the broker that came back ends where it began. Nobody else can
 have led it or fetched from it meanwhile, so there is nobody to fence: with `spares_the_sole` it is
@@ -60,7 +63,8 @@ class Ledger:
     def settle(self) -> list[Op]:
         """What to write; `image` then has the partitions as they will be stored."""
         self._follow_resized()
-        ops: list[Op] = []
+        ops = self._count_unclean()
+        moved: list[Op] = []
         topics = []
         for name, indexes in self._touched.items():
             before, after = self._before.topics[name], self.image.topics[name]
@@ -70,13 +74,13 @@ class Ledger:
             after = _with(after, final)
             changed = [each for each in final if each is not before.partitions[each.index]]
             if any(_moves(before.partitions[each.index], each) for each in changed):
-                ops.append(Put(tree.topic_path(name), tree.topic_value(after)))
+                moved.append(Put(tree.topic_path(name), tree.topic_value(after)))
             for each in changed:
                 ops.append(_put(name, before.partitions[each.index], each))
             topics.append(after if changed else before)
         if topics:
             self.image = with_topics(self.image, topics)
-        return ops + self._count_unclean()
+        return ops + moved
 
     def _follow_resized(self) -> None:
         """Topics whose replicas are more or fewer now: where the minimum in sync depends on that,

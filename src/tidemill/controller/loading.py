@@ -5,15 +5,19 @@ Pure: it is given the nodes, as `Store.tree` returns them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from tidemill.controller import tree
-from tidemill.image import ClusterImage, TopicImage, with_topics
-from tidemill.store.base import Node
-from tidemill.types import BrokerId, ControllerEpoch
+from tidemill.controller.election import without
+from tidemill.image import ClusterImage, PartitionImage, TopicImage, with_topics
+from tidemill.store.base import Delete, Node, Op
+from tidemill.types import NO_BROKER, BrokerId, ControllerEpoch
+
+log = logging.getLogger(__name__)
 
 
 def load_image(nodes: Mapping[str, Node]) -> ClusterImage:
@@ -61,9 +65,25 @@ def is_whole_topic(node: Node) -> bool:
     return bool(node.value)
 
 
-def unfinished_topics(nodes: Mapping[str, Node]) -> list[str]:
-    """Topics whose creation or deletion was cut short: what is left of them is to be removed."""
-    return [name for name, node in _children(nodes, tree.TOPICS) if not is_whole_topic(node)]
+def remnants(nodes: Mapping[str, Node]) -> list[Op]:
+    """Remove what is left of topics whose creation, growth or deletion was cut short.
+
+    Only a store that cuts commits can leave such things behind.
+    """
+    roots = []
+    for name, node in _children(nodes, tree.TOPICS):
+        if is_whole_topic(node):
+            index = len(tree.load(node.value)["partitions"])
+            while (path := tree.partition_path(name, index)) in nodes:
+                roots.append(path)
+                index += 1
+        else:
+            log.warning("topic %s was half made or half deleted; the rest of it goes", name)
+            roots += [tree.topic_path(name), tree.topic_config_path(name)]
+    below = [
+        each for root in roots for each in nodes if each == root or each.startswith(root + "/")
+    ]
+    return [Delete(each) for each in sorted(below, reverse=True)]
 
 
 def read_incarnations(nodes: Mapping[str, Node]) -> dict[BrokerId, tree.Incarnation]:
@@ -94,17 +114,35 @@ def _read_topic(nodes: Mapping[str, Node], name: str, node: Node) -> TopicImage:
         name=name,
         topic_id=tree.uuid_from_text(value["topic_id"]),
         partitions=tuple(
-            tree.read_partition(
-                index,
-                replicas,
-                adding.get(str(index), ()),
-                removing.get(str(index), ()),
-                nodes.get(tree.state_path(name, index)),
+            _consistent(
+                tree.read_partition(
+                    index,
+                    replicas,
+                    adding.get(str(index), ()),
+                    removing.get(str(index), ()),
+                    nodes.get(tree.state_path(name, index)),
+                )
             )
             for index, replicas in assigned
         ),
         configs={} if configs is None else tree.read_config(configs.value),
     )
+
+
+def _consistent(partition: PartitionImage) -> PartitionImage:
+    """A partition that elections can go on from, though its topic and its state disagree.
+
+    They are two nodes, and a commit may be cut between them. Who is in sync and no replica is one
+    on its way out: it leaves when the others are in sync.
+    """
+    replicas, isr = partition.replicas, partition.isr
+    strangers = without(dict.fromkeys((*isr, *partition.elr)), replicas)
+    if strangers:
+        removing = (*partition.removing, *strangers) if replicas else ()
+        partition = replace(partition, replicas=(*replicas, *strangers), removing=removing)
+    if partition.has_leader and partition.leader not in isr:
+        partition = replace(partition, leader=NO_BROKER)
+    return partition
 
 
 def _load(nodes: Mapping[str, Node], path: str) -> dict[str, Any]:

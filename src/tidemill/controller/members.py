@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from tidemill.controller import tree
+from tidemill.controller import tree, trust
 from tidemill.controller.changes import Changes
-from tidemill.controller.election import is_reassigning
+from tidemill.controller.election import complete_reassignment
 from tidemill.controller.ledger import Ledger
 from tidemill.controller.liveness import (
     broker_unfenced,
@@ -33,29 +33,27 @@ from tidemill.controller.loading import (
     load_image,
     read_incarnations,
     read_registrations,
-    unfinished_topics,
+    remnants,
 )
 from tidemill.controller.office import Office
 from tidemill.controller.policies import Policies
+from tidemill.controller.trust import Noted, Registrations
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import (
     BrokerImage,
     ClusterImage,
+    LeaderRecovery,
     ReplicaTrouble,
     with_broker,
     with_controller,
     without_broker,
 )
-from tidemill.store.base import Create, Delete, Node, Op, Put
 from tidemill.types import BrokerEpoch, BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)
 
 MUSTER_MS_MAX = 20_000
 _MUSTER_STEP_MS = 50
-
-Registrations = Mapping[BrokerId, Node]
-Noted = Mapping[BrokerId, tree.Incarnation]
 
 
 class Members:
@@ -89,28 +87,28 @@ class Members:
         registered, noted = read_registrations(nodes), read_incarnations(nodes)
         image = with_controller(load_image(nodes), office.broker_id, office.epoch)
         image = replace(image, brokers=self._noted_brokers(registered, noted))
-        fresh = _fresh(registered, noted)
-        ledger = Ledger(image, self._policies.of, spares_the_sole=self._is_new_process(fresh))
+        fresh = trust.fresh(registered, noted)
+        is_new = self._is_new_process(fresh, noted)
+        ledger = Ledger(image, self._policies.of, spares_the_sole=is_new)
         self._distrust(ledger, fresh, noted)
         # Whoever is not alive goes at the same moment: those who were in sync together are all
         # complete, and whichever comes back first may lead.
         ledger.take(take_stock(ledger.image, self._policies.of))
         self._show(ledger, registered)
         self._finish_moves(ledger)
-        ops = [_note(broker_id, node, broker_id in noted) for broker_id, node in fresh.items()]
-        ops += ledger.settle()
-        ops += _remnants(nodes, image)
-        await office.commit(ops)
+        # Should the commit be cut, an incarnation is not noted before all that follows from it.
+        await office.commit([*ledger.settle(), *remnants(nodes), *trust.notes(fresh, noted)])
         self.known_count = len(noted.keys() | registered.keys())
         await office.begin(ledger.image)
 
-    def _is_new_process(self, fresh: Registrations) -> bool:
+    def _is_new_process(self, fresh: Registrations, noted: Noted) -> bool:
         """Whether we have just come up: what only we hold then goes on as it was.
 
         After a lost session it does not: our partitions wait to be told that they lead (rule A9).
         """
         own = fresh.get(self._office.broker_id)
-        return own is not None and not tree.read_claims(own).lossless
+        last = noted.get(self._office.broker_id)
+        return own is not None and not trust.is_same_process(own, last)
 
     def _noted_brokers(
         self, registered: Registrations, noted: Noted
@@ -118,10 +116,12 @@ class Members:
         """Those of which the controller before us took note: alive, unless we know better."""
         brokers = {}
         for broker_id, node in registered.items():
-            if _is_noted(noted, broker_id, node):
+            if trust.is_noted(noted, broker_id, node):
+                broker = tree.read_broker(broker_id, node)
                 known = self._office.image.brokers.get(broker_id)
-                same = known is not None and known.epoch == node.stat.created
-                broker = known if same and known else tree.read_broker(broker_id, node)
+                if known is not None and known.epoch == broker.epoch:
+                    leaving = known.in_controlled_shutdown
+                    broker = replace(broker, fenced=known.fenced, in_controlled_shutdown=leaving)
                 if broker_id == self._office.broker_id:
                     # The one before us may have gone without letting us in: nobody else would.
                     broker = replace(broker, fenced=False)
@@ -129,11 +129,15 @@ class Members:
         return MappingProxyType(brokers)
 
     def _finish_moves(self, ledger: Ledger) -> None:
-        """A move that can end, ends: its controller may have died before it wrote that."""
+        """A move that can end, ends: whoever began to write that may not have come to its end.
+
+        After an unclean election it waits until the leader says that it has recovered.
+        """
         changes = Changes(ledger.image, self._policies.of)
         for topic in ledger.image.topics.values():
             for partition in topic.partitions:
-                if is_reassigning(partition):
+                is_clean = partition.recovery is LeaderRecovery.RECOVERED
+                if is_clean and complete_reassignment(partition) is not partition:
                     changes.settle(topic, partition)
         ledger.take(changes.made)
 
@@ -145,17 +149,17 @@ class Members:
         async with office.deciding():
             registered = read_registrations(await office.read_tree(tree.BROKER_IDS))
             noted = read_incarnations(await office.read_tree(tree.BROKER_EPOCHS))
-            fresh = _fresh(registered, noted)
-            ledger = Ledger(
-                office.image, self._policies.of, spares_the_sole=self._is_new_process(fresh)
-            )
+            fresh = trust.fresh(registered, noted)
+            is_new = self._is_new_process(fresh, noted)
+            ledger = Ledger(office.image, self._policies.of, spares_the_sole=is_new)
             self._distrust(ledger, fresh, noted)
             self._remove(ledger, registered, fresh)
             self._show(ledger, registered)
+            self._finish_moves(ledger)
             if ledger.image is office.image:
                 return
-            ops = [_note(each, node, each in noted) for each, node in fresh.items()]
-            await office.commit([*ops, *ledger.settle()])
+            # The notes go last, as in `take_over`.
+            await office.commit([*ledger.settle(), *trust.notes(fresh, noted)])
             self.known_count = len(noted.keys() | registered.keys())
             await office.publish(ledger.image)
 
@@ -166,8 +170,8 @@ class Members:
         """
         for broker_id, node in fresh.items():
             last = noted.get(broker_id)
-            if not _stopped_cleanly(node, last):
-                lossless = _lossless_topics(ledger.image, broker_id, node, last)
+            if not trust.lost_nothing(node, last):
+                lossless = trust.lossless_topics(ledger.image, broker_id, node, last)
                 changes = unclean_restart(ledger.image, broker_id, self._policies.of)
                 ledger.take(change for change in changes if change.topic not in lossless)
 
@@ -251,75 +255,3 @@ class Members:
         if ops:
             await self._office.commit(ops)
         await self._office.publish(ledger.image)
-
-
-def _fresh(registered: Registrations, noted: Noted) -> Registrations:
-    """The incarnations that no controller has taken note of."""
-    return {
-        broker_id: node
-        for broker_id, node in sorted(registered.items())
-        if not _is_noted(noted, broker_id, node)
-    }
-
-
-def _is_noted(noted: Noted, broker_id: BrokerId, node: Node) -> bool:
-    known = noted.get(broker_id)
-    return known is not None and known.epoch == node.stat.created
-
-
-def _stopped_cleanly(node: Node, last: tree.Incarnation | None) -> bool:
-    """Whether the broker proves that its last incarnation lost nothing (rule F3)."""
-    claims = tree.read_claims(node)
-    if claims.lossless:
-        return True
-    epoch = claims.clean_shutdown_epoch
-    return epoch >= 0 and (last is None or last.epoch == epoch)
-
-
-def _lossless_topics(
-    image: ClusterImage, broker_id: BrokerId, node: Node, last: tree.Incarnation | None
-) -> frozenset[str]:
-    """The topics that lose nothing committed by a crash: those that flush before they commit.
-
-    What counts is how the last incarnation lived, not what this one promises. And it is worth
-    nothing if the broker came back with another disk.
-    """
-    claims = tree.read_claims(node)
-    if last is not None and not last.directories <= claims.directories:
-        return frozenset()
-    own = image.broker_configs.get(broker_id, {})
-    set_while_running = {
-        configs.get("log.flush.policy") for configs in (own, image.default_broker_config)
-    }
-    policies = {claims.flush_policy, claims.flush_policy if last is None else last.flush_policy}
-    default = "ack" if policies == {"ack"} and set_while_running <= {"ack", None} else "async"
-    return frozenset(
-        name
-        for name, topic in image.topics.items()
-        if topic.configs.get("flush.policy", default) == "ack"
-    )
-
-
-def _note(broker_id: BrokerId, node: Node, was_noted: bool) -> Op:
-    path, value = tree.broker_epoch_path(broker_id), tree.incarnation_value(node)
-    return Put(path, value) if was_noted else Create(path, value)
-
-
-def _remnants(nodes: Mapping[str, Node], image: ClusterImage) -> list[Op]:
-    """Remove what is left of topics that were being made, grown or deleted when a controller died.
-
-    Only a store that cuts commits can leave such things behind.
-    """
-    roots = []
-    for name in unfinished_topics(nodes):
-        log.warning("topic %s was half made or half deleted; the rest of it goes", name)
-        roots += [tree.topic_path(name), tree.topic_config_path(name)]
-    for name, topic in image.topics.items():
-        index = len(topic.partitions)
-        while (path := tree.partition_path(name, index)) in nodes:
-            roots.append(path)
-            index += 1
-    below = [
-        each for root in roots for each in nodes if each == root or each.startswith(root + "/")
-    ]
-    return [Delete(each) for each in sorted(below, reverse=True)]

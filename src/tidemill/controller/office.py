@@ -23,7 +23,7 @@ from random import Random
 from tidemill.clock import Clock
 from tidemill.controller import tree
 from tidemill.controller.deltas import follow_delta
-from tidemill.controller.loading import load_image, read_controller_epoch
+from tidemill.controller.loading import load_image, read_controller_epoch, remnants
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import EMPTY_IMAGE, ClusterImage, with_controller
 from tidemill.store.base import (
@@ -74,6 +74,8 @@ class Office:
         self.listeners: list[Listener] = []
         self.on_publish: Callable[[ClusterImage], None] = lambda image: None
         """Called with every image of our own making, to tell the other brokers."""
+        self.on_doubt: Callable[[], None] = lambda: None
+        """Called when a write failed, perhaps half way: what is stored is to be looked at again."""
         self._clock = clock
         self._random = random
         self._cluster_id = cluster_id
@@ -213,6 +215,9 @@ class Office:
             self.resign()
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         loaded = load_image(nodes)
+        left_over = remnants(nodes)
+        if left_over:
+            await self.commit(left_over)
         # Who is fenced or shuts down is not in the tree, and who registered is looked at apart.
         self._stale = False
         await self.publish(
@@ -231,7 +236,11 @@ class Office:
         return isinstance(self.store, CutsCommits)
 
     async def commit(self, ops: Sequence[Op]) -> None:
-        """Write, provided that nobody has taken the office since; in one transaction if it fits."""
+        """Write, provided that nobody has taken the office since; in one transaction if it fits.
+
+        If it does not, it may end between any two operations, with the controller's life or with
+        its connection: what was written then has to make sense, and the rest to follow from it.
+        """
         guard = Check(tree.CONTROLLER_EPOCH, self._epoch_version)
         store = self.store
         try:
@@ -247,6 +256,7 @@ class Office:
             if fenced or isinstance(error, SessionExpired):
                 self.resign()
                 raise ApiError(ErrorCode.NOT_CONTROLLER) from error
+            self.on_doubt()
             raise api_error(error) from error
 
     async def publish(self, image: ClusterImage) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from tidemill.clock import Clock
 from tidemill.config import BrokerConfig
 from tidemill.controller import tree
 from tidemill.controller.members import Members
 from tidemill.controller.office import Office, api_error
-from tidemill.controller.registration import Registration, again, next_broker_id, register
+from tidemill.controller.registration import Registration, next_broker_id, register
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import ClusterImage
 from tidemill.store.base import Event, KnowsContact, StoreError, Watch
@@ -53,11 +54,14 @@ class Presence:
         self._attending: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._keeping_contact: asyncio.Task[None] | None = None
+        self._process = ""
+        """Names this process: the first session that it had, as no other process has it."""
         self._losses = 0
         """How often the session was lost: what was begun before counts for nothing after."""
         self._runs = True
         self._stopped = False
         self._store.on_session_lost(self._session_lost)
+        office.on_doubt = self._news.set
 
     @property
     def _session_timeout_ms(self) -> int:
@@ -66,6 +70,7 @@ class Presence:
     async def start(self) -> None:
         """Open a session, and read the cluster; see `Controller.start`."""
         await self._store.open(session_timeout_ms=self._session_timeout_ms)
+        self._process = self._process or str(self._store.session_id)
         if self._office.broker_id < 0:
             reserved_max = self._config.int("reserved.broker.max.id")
             self._office.broker_id = await next_broker_id(self._store, reserved_max)
@@ -84,7 +89,7 @@ class Presence:
 
     async def register(self, says: Registration) -> BrokerEpoch:
         """Enter this broker, and take the office if that is vacant."""
-        self._registration = says
+        self._registration = says = replace(says, process=self._process)
         losses = self._losses
         wait_ms = self._session_timeout_ms
         try:
@@ -153,7 +158,7 @@ class Presence:
                 self._forget_watches()
                 await self.start()
                 if self._registration is not None:
-                    await self.register(again(self._registration))
+                    await self.register(self._registration)
                 if self._losses == losses:
                     return
             except (StoreError, ApiError) as error:

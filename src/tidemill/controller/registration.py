@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemill.clock import Clock
 from tidemill.controller import tree
@@ -40,7 +40,9 @@ log = logging.getLogger(__name__)
 class Registration:
     """What a broker says of itself; see `tree.broker_value` for the last ones.
 
-    `directory_id` names all its data directories, comma by comma.
+    `directory_id` names all its data directories, comma by comma. A broker that lost its session
+    says the same again: that its process has not ended is seen by `process`, and only if a
+    controller has seen that one before is its past settled (rule F3).
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -48,21 +50,24 @@ class Registration:
     directory_id: str = ""
     clean_shutdown_epoch: int = -1
     flush_policy: str = ""
-    lossless: bool = False
+    process: str = ""
+    machine: str = ""
 
 
 async def register(
     store: Store, clock: Clock, broker_id: BrokerId, says: Registration, *, wait_ms: int
 ) -> BrokerEpoch:
     """Enter a broker; the answer is its epoch. `wait_ms` should be a session's timeout."""
-    broker = BrokerImage(broker_id, BrokerEpoch(-1), says.endpoints, says.rack)
+    broker = BrokerImage(
+        broker_id, BrokerEpoch(-1), says.endpoints, says.rack, machine=says.machine
+    )
     value = tree.broker_value(
         broker,
         clock.now_ms(),
         says.directory_id,
         clean_shutdown_epoch=says.clean_shutdown_epoch,
         flush_policy=says.flush_policy,
-        lossless=says.lossless,
+        process=says.process,
     )
     path = tree.broker_path(broker_id)
     deadline_ms = clock.monotonic_ms() + wait_ms
@@ -128,11 +133,6 @@ async def _wait_until_gone(store: Store, path: str, broker_id: int, left_ms: int
         ) from None
     finally:
         watch.cancel()
-
-
-def again(says: Registration) -> Registration:
-    """The same broker after it lost its session: its process lives, so it has lost nothing."""
-    return replace(says, lossless=True)
 
 
 async def next_broker_id(store: Store, reserved_max: int) -> BrokerId:

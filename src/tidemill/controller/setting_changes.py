@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.config import BrokerConfig
-from tidemill.controller import tree
+from tidemill.controller import tree, trust
 from tidemill.controller.changes import Changes, PolicyOf
 from tidemill.controller.ledger import Ledger
 from tidemill.controller.liveness import min_isr_changed
+from tidemill.controller.loading import read_incarnations
 from tidemill.controller.office import Office
 from tidemill.controller.policies import ELECTION_KEYS, Policies
 from tidemill.controller.settings import (
@@ -69,8 +70,9 @@ class SettingChanges:
             topics, policy_of = list(image.topics), self._policies_in(image).of
         ledger = Ledger(image, policy_of)
         self._follow_topics(ledger, topics, policy_of)
+        doubts = await self._doubts(changes)
         # Should the commit be cut, those who are no longer eligible have to go first.
-        await self._office.commit([*ledger.settle(), *ops])
+        await self._office.commit([*doubts, *ledger.settle(), *ops])
         await self._office.publish(ledger.image)
         return plans
 
@@ -91,6 +93,14 @@ class SettingChanges:
                 if not partition.has_leader:
                     changes.settle(topic, partition)
         ledger.take(changes.made)
+
+    async def _doubts(self, changes: Sequence[ConfigChange]) -> list[Op]:
+        """What brokers that live now are not believed later, if flush policies change (F3)."""
+        image = self._office.image
+        if not trust.concern_flushing(image, changes):
+            return []
+        noted = read_incarnations(await self._office.read_tree(tree.BROKER_EPOCHS))
+        return trust.doubts(image, noted, changes)
 
     async def _ops(self, change: ConfigChange) -> list[Op]:
         if change.topic is not None:

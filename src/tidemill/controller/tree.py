@@ -3,8 +3,8 @@
 Names, keys and versions are those that Kafka kept in ZooKeeper, so that tools which read that tree
 can read ours. Newer facts are further keys of the same values: `topic_id` of a topic, `elr`,
 `last_known_elr` and `leader_recovery_state` of a partition; `directory_id`, `clean_shutdown_epoch`,
-`flush_policy` and `lossless` of a broker. `/brokers/epochs` has the latest incarnation of each
-broker that a controller has taken note of, `/cluster/secret` what brokers prove to each other.
+`flush_policy`, `process` and `machine` of a broker. `/brokers/epochs` has the latest incarnation of
+each broker that a controller has taken note of, `/cluster/secret` what brokers prove to each other.
 """
 
 from __future__ import annotations
@@ -227,13 +227,13 @@ def broker_value(
     *,
     clean_shutdown_epoch: int = -1,
     flush_policy: str = "",
-    lossless: bool = False,
+    process: str = "",
 ) -> bytes:
     """A broker's registration; its epoch is the number of the commit that creates the node.
 
     `clean_shutdown_epoch` is the incarnation that is known to have stopped cleanly; with the
-    `flush_policy` "ack" nothing committed is lost by any other end; `lossless` says that there was
-    no end: the same process registers anew.
+    `flush_policy` "ack" nothing committed is lost by any other end. `process` names the process: if
+    the latest incarnation is of the same one, there was no end.
     """
     first = broker.endpoints[0]
     protocols = {e.listener: e.security_protocol for e in broker.endpoints}
@@ -254,8 +254,10 @@ def broker_value(
         value["clean_shutdown_epoch"] = clean_shutdown_epoch
     if flush_policy:
         value["flush_policy"] = flush_policy
-    if lossless:
-        value["lossless"] = True
+    if process:
+        value["process"] = process
+    if broker.machine:
+        value["machine"] = broker.machine
     return dump(value)
 
 
@@ -273,6 +275,7 @@ def read_broker(broker_id: int, node: Node) -> BrokerImage:
         epoch=BrokerEpoch(node.stat.created),
         endpoints=tuple(endpoints),
         rack=value.get("rack"),
+        machine=str(value.get("machine", "")),
     )
 
 
@@ -289,7 +292,7 @@ class BrokerClaims(NamedTuple):
     directories: frozenset[str]
     clean_shutdown_epoch: int
     flush_policy: str
-    lossless: bool
+    process: str
 
 
 def _directories(value: Mapping[str, Any]) -> frozenset[str]:
@@ -297,23 +300,31 @@ def _directories(value: Mapping[str, Any]) -> frozenset[str]:
 
 
 class Incarnation(NamedTuple):
-    """The latest incarnation of a broker that a controller took note of, and how it lived."""
+    """The latest incarnation of a broker that a controller took note of, and how it lived.
+
+    `unflushed` are the ids of topics that came to be flushed before they are committed only while
+    it lived; see `trust.doubts`.
+    """
 
     epoch: BrokerEpoch
     directories: frozenset[str]
     flush_policy: str
+    process: str = ""
+    unflushed: frozenset[str] = frozenset()
 
 
-def incarnation_value(registration: Node) -> bytes:
-    claims = read_claims(registration)
-    return dump(
-        {
-            "version": 1,
-            "epoch": registration.stat.created,
-            "directory_id": ",".join(sorted(claims.directories)),
-            "flush_policy": claims.flush_policy,
-        }
-    )
+def incarnation_value(incarnation: Incarnation) -> bytes:
+    value: dict[str, Any] = {
+        "version": 1,
+        "epoch": incarnation.epoch,
+        "directory_id": ",".join(sorted(incarnation.directories)),
+        "flush_policy": incarnation.flush_policy,
+    }
+    if incarnation.process:
+        value["process"] = incarnation.process
+    if incarnation.unflushed:
+        value["unflushed"] = sorted(incarnation.unflushed)
+    return dump(value)
 
 
 def read_incarnation(node: Node) -> Incarnation:
@@ -322,6 +333,8 @@ def read_incarnation(node: Node) -> Incarnation:
         BrokerEpoch(int(value.get("epoch", -1))),
         _directories(value),
         str(value.get("flush_policy", "")),
+        str(value.get("process", "")),
+        frozenset(map(str, value.get("unflushed", ()))),
     )
 
 
@@ -331,7 +344,7 @@ def read_claims(node: Node) -> BrokerClaims:
         _directories(value),
         int(value.get("clean_shutdown_epoch", -1)),
         str(value.get("flush_policy", "")),
-        bool(value.get("lossless", False)),
+        str(value.get("process", "")),
     )
 
 
