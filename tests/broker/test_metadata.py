@@ -10,13 +10,19 @@ import pytest
 from tests.broker.harness import Client, connect, create_topic, metadata_of, running_broker
 
 from tidemill.broker.dispatch import REGISTRY
+from tidemill.broker.handlers import metadata
 from tidemill.broker.server import BrokerServer
 from tidemill.errors import ErrorCode
+from tidemill.image import ClusterImage, TopicImage
 from tidemill.wire.apis import APIS, PRIVATE_FROM, ApiKey
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
 from tidemill.wire.messages.cluster import DescribeClusterRequest
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
-from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidemill.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponseTopic,
+)
 from tidemill.wire.messages.topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -50,6 +56,22 @@ def test_every_range_is_one_that_the_wire_knows() -> None:
     for entry in REGISTRY.values():
         api = APIS[entry.key]
         assert api.min_version <= entry.min_version <= entry.max_version <= api.max_version
+
+
+async def test_naming_a_topic_again_and_again_is_work_once(
+    server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[str] = []
+    known = metadata._known
+
+    def counted(topic: TopicImage, image: ClusterImage) -> MetadataResponseTopic:
+        described.append(topic.name)
+        return known(topic, image)
+
+    monkeypatch.setattr(metadata, "_known", counted)
+    await create_topic(server, "t", partitions=2)
+    response = await client.ask(metadata_of(*["t"] * 1_000), 12)
+    assert [topic.name for topic in response.topics] == described == ["t"]
 
 
 @pytest.mark.parametrize("version", range(14))

@@ -16,6 +16,7 @@ from tests.broker.harness import (
     running_broker,
 )
 
+from tidemill.broker.handlers import producers
 from tidemill.broker.server import BrokerServer
 from tidemill.errors import ErrorCode
 from tidemill.wire.messages.delete_records import (
@@ -212,6 +213,21 @@ async def test_describe_producers(client: Client, filled: str) -> None:
     assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
     assert known.partitions[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert missing.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_naming_a_partition_again_and_again_does_not_multiply_the_answer(
+    client: Client, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka a partition that is named twice is answered twice, but not for ever."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 10)
+    for producer_id in (5, 6):
+        records = batch([b"a"], producer_id=producer_id, producer_epoch=2, base_sequence=0)
+        await produce(client, filled, records)
+    repeated = TopicRequest(name=filled, partition_indexes=[0] * 100)
+    (topic,) = (await client.ask(DescribeProducersRequest(topics=[repeated]), 0)).topics
+    assert [len(each.active_producers) for each in topic.partitions] == [2] * 5 + [0] * 95
+    codes = [each.error_code for each in topic.partitions]
+    assert codes == [0] * 5 + [ErrorCode.INVALID_REQUEST] * 95
 
 
 @pytest.mark.parametrize("version", range(1, 6))

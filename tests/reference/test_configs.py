@@ -33,6 +33,11 @@ def describe(
     return DescribeConfigsRequest(resources=[wanted], include_synonyms=synonyms)
 
 
+def twice(request: DescribeConfigsRequest) -> DescribeConfigsRequest:
+    request.resources *= 2
+    return request
+
+
 @pytest.mark.parametrize("version", range(1, APIS[ApiKey.DESCRIBE_CONFIGS].max_version + 1))
 def test_describe_configs(pair: Pair, name: str, version: int) -> None:
     configs: dict[str, str | None] = {"retention.ms": "1234567", "cleanup.policy": "compact"}
@@ -51,6 +56,7 @@ def test_describe_configs(pair: Pair, name: str, version: int) -> None:
             Case("the default broker", describe(BROKER, "")),
             Case("another broker", describe(BROKER, "7")),
             Case("not a broker id", describe(BROKER, "x")),
+            Case("the same twice", twice(describe(TOPIC, name, ["retention.ms"]))),
         ],
     )
 

@@ -118,6 +118,7 @@ def test_one_member(pair: Pair, name: str, version: int) -> None:
         members.beat("later epoch", member_epoch=epoch + 5)
         members.beat("unknown member", member_id=B, member_epoch=epoch)
         members.describe("stable", version=version)
+        members.describe("twice", members.group, members.group, version=version)
         members.describe("unknown", f"{name}-x", version=version)
         members.describe("empty id", "", version=version)
         members.join("joins again")

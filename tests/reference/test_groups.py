@@ -291,6 +291,7 @@ def test_describe_groups(pair: Pair, name: str, version: int) -> None:
             group_id=name, generation_id=joined.generation_id, member_id=joined.member_id,
             assignments=[assigned]))  # fmt: skip
         describe("stable", name)
+        describe("twice", name, name)
         stage.ask("leave", ApiKey.LEAVE_GROUP, 3, leaving(name, MemberIdentity(
             member_id=joined.member_id)))  # fmt: skip
         describe("empty", name)

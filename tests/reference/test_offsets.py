@@ -124,8 +124,8 @@ def test_describe_producers(pair: Pair, name: str) -> None:
     records = batch(3, producer_id=8_000_000, producer_epoch=2, sequence=0)
     pair.both(ApiKey.PRODUCE, 9, produce(name, records))
 
-    def case(title: str, topic: str, partition: int) -> Case:
-        wanted = TopicRequest(name=topic, partition_indexes=[partition])
+    def case(title: str, topic: str, *partitions: int) -> Case:
+        wanted = TopicRequest(name=topic, partition_indexes=list(partitions))
         return Case(title, DescribeProducersRequest(topics=[wanted]))
 
     pair.compare(
@@ -133,6 +133,7 @@ def test_describe_producers(pair: Pair, name: str) -> None:
         0,
         [
             case("one producer", name, 0),
+            case("the same partition twice", name, 0, 0),
             case("no such partition", name, 5),
             case("no such topic", f"{name}-missing", 0),
             case("bad name", "a/b", 0),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tidemill.broker import errors as error_answers
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext
-from tidemill.broker.outbox import Outbox, Slot
+from tidemill.broker.outbox import OWED_BYTES_MAX, Outbox, Slot
 from tidemill.broker.patience import Limits, Patience
 from tidemill.broker.receive import SIZE_BYTES, ReceiveBuffer, Scratch
 from tidemill.broker.request_memory import SMALL_FRAME_BYTES, RequestMemory
@@ -403,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
         pending: Deferred[Any] | Awaitable[Any],
         size: int,
     ) -> None:
-        held_bytes = _DECODED_FACTOR * size
+        held_bytes = OWED_BYTES_MAX if entry.is_heavy else _DECODED_FACTOR * size
         if isinstance(pending, Deferred) and pending.held_bytes is not None:
             held_bytes = pending.held_bytes
         slot = self._outbox.owe(held_bytes)

@@ -72,6 +72,7 @@ class Registration:
     request_type: type[Any]
     response_type: type[Any]
     peers_only: bool = False
+    is_heavy: bool = False
 
 
 REGISTRY: dict[int, Registration] = {}
@@ -84,12 +85,14 @@ def handles(
     *,
     advertised_min_version: int | None = None,
     peers_only: bool = False,
+    is_heavy: bool = False,
 ) -> Callable[[FunctionT], FunctionT]:
     """Register the decorated function as the handler of `key` in the given versions.
 
     `advertised_min_version` is for Produce alone: old clients look for version 0 in the table
     before they trust a broker with compression, although no broker answers it any more. With
-    `peers_only` the handler is not advertised, and serves nobody but brokers of this cluster.
+    `peers_only` the handler is not advertised, and serves nobody but brokers of this cluster. With
+    `is_heavy` small requests may have large answers: a connection gets one at a time.
     """
 
     def register(handler: FunctionT) -> FunctionT:
@@ -104,6 +107,7 @@ def handles(
             api.request,
             api.response,
             peers_only,
+            is_heavy,
         )
         return handler
 

@@ -65,6 +65,9 @@ from tidemill.wire.messages.configs import (
 
 ENTRIES_MAX = 500_000
 """The settings in one answer: 10,000 topics fit, and a small request cannot ask for gigabytes."""
+_ENTRIES_SPARE = 50_000
+_ENTRIES_PER_TOPIC = 50
+"""Nor for more than there is to tell, if it names things again and again."""
 
 _RESOURCES_PER_TURN = 5
 
@@ -77,15 +80,15 @@ _LISTABLE = (
 )
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
+@handles(ApiKey.DESCRIBE_CONFIGS, 1, 4, is_heavy=True)
 async def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     results = []
-    entries_left = ENTRIES_MAX
+    entries_left = entries_max = _entries_max(broker)
     for number, resource in enumerate(request.resources, 1):
         if entries_left <= 0:
-            results.append(_too_much(resource))
+            results.append(_too_much(resource, entries_max))
             continue
         result = _describe(broker, resource, request)
         entries_left -= len(result.configs) + 1
@@ -96,10 +99,14 @@ async def describe_configs(
     return DescribeConfigsResponse(results=results)
 
 
-def _too_much(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _entries_max(broker: Broker) -> int:
+    return min(ENTRIES_MAX, _ENTRIES_SPARE + _ENTRIES_PER_TOPIC * len(broker.image.topics))
+
+
+def _too_much(resource: DescribeConfigsResource, entries_max: int) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"One answer has at most {ENTRIES_MAX} settings: ask for fewer resources.",
+        error_message=f"One answer has at most {entries_max} settings: ask for fewer resources.",
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )

@@ -60,7 +60,7 @@ def _heartbeat_error(code: ErrorCode, message: str | None) -> ConsumerGroupHeart
     return ConsumerGroupHeartbeatResponse(error_code=int(code), error_message=message)
 
 
-@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1)
+@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, is_heavy=True)
 def consumer_group_describe(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Deferred[ConsumerGroupDescribeResponse]:

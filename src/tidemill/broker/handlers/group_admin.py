@@ -47,7 +47,7 @@ CLASSIC = "classic"
 CONSUMER = "consumer"
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, 0, 6)
+@handles(ApiKey.DESCRIBE_GROUPS, 0, 6, is_heavy=True)
 def describe_groups(
     broker: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> Deferred[DescribeGroupsResponse]:

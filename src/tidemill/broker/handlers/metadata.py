@@ -101,10 +101,12 @@ def _asked_topics(broker: Broker, request: MetadataRequest) -> list[MetadataResp
     missing: list[str] = []
     for asked in request.topics or []:
         name = asked.name or ""
+        if name in entries:
+            continue
         topic = image.topic(name)
         if topic is not None:
             entries[name] = _known(topic, image)
-        elif name not in entries:
+        else:
             entries[name] = _missing(broker, name)
             missing.append(name)
     if may_create:

@@ -5,11 +5,13 @@ block that the controller handed out. A transactional id is refused with UNSUPPO
 clients report at once and do not retry: nobody coordinates transactions yet. An empty one, and an
 id without its epoch or the other way round (v3+), get INVALID_REQUEST.
 
-DescribeProducers (KIP-664): the idempotent producers that a partition remembers.
+DescribeProducers (KIP-664): the idempotent producers that a partition remembers. An answer has a
+largest number of them: once it is reached, other partitions get INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 from tidemill.broker.context import Broker
@@ -27,6 +29,11 @@ from tidemill.wire.messages.producers import (
     ProducerState,
     TopicResponse,
 )
+
+PRODUCERS_MAX = 100_000
+"""The producers in one answer; what one partition has is told as a whole."""
+
+_PRODUCERS_PER_TURN = 1_000
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, 0, 5)
@@ -56,25 +63,36 @@ def _refused(code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=int(code), producer_id=-1, producer_epoch=-1)
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, 0, 0)
-def describe_producers(
+@handles(ApiKey.DESCRIBE_PRODUCERS, 0, 0, is_heavy=True)
+async def describe_producers(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, at) for at in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    told = done = 0
+    for topic in request.topics:
+        results = []
+        for index in topic.partition_indexes:
+            result = _describe(broker, topic.name, index, told)
+            results.append(result)
+            told += len(result.active_producers)
+            done += len(result.active_producers) + 1
+            if done >= _PRODUCERS_PER_TURN:
+                done = 0
+                await asyncio.sleep(0)
+        topics.append(TopicResponse(name=topic.name, partitions=results))
+    return DescribeProducersResponse(topics=topics)
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(broker: Broker, topic: str, index: int, told: int) -> PartitionResponse:
+    """One partition's producers, unless that many others have been told already."""
     try:
         check_topic_name(topic)
         partition = leading_partition(broker, topic, index)
+        if told >= PRODUCERS_MAX:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"One answer has about {PRODUCERS_MAX} producers at most: ask for less.",
+            )
     except ApiError as error:
         why = error.message
         if why is None and topic not in broker.image.topics:
