@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 app = App(name="topic")
 
-KEY_SAMPLE_PARTITIONS_MAX = 16
-KEY_SAMPLE_RECORDS = 10
-KEY_SAMPLE_TIMEOUT_MS = 2_000
-
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
@@ -241,6 +237,7 @@ async def add_partitions(
     common: Common = COMMON,
 ) -> Note:
     """Give a topic more partitions. Keys will move: the records of one key will be found in two."""
+    from tidemill.cli.key_sample import has_keys
     from tidemill.client.admin_types import NewPartitions
 
     if (total is None) == (num is None):
@@ -250,7 +247,7 @@ async def add_partitions(
         count = len(described.partitions)
         wanted = total if total is not None else count + (num or 0)
         check_growth(name, count, wanted)
-        if await has_keys(admin, common, described):
+        if await has_keys(common, described):
             talk(keys_will_move(name, count, wanted))
             if not dry_run:
                 confirm(f"Add partitions to {name} all the same?", common)
@@ -285,28 +282,6 @@ def keys_will_move(name: str, count: int, wanted: int) -> str:
         f"of partitions, so with {wanted} instead of {count} most keys will move: new records of a "
         "key will not follow its old ones in order, and compaction will not see them together."
     )
-
-
-async def has_keys(admin: Admin, common: Common, topic: TopicDescription) -> bool:
-    """Whether the latest records of the topic, by sample, have keys."""
-    partitions = [
-        TopicPartition(topic.name, p.index)
-        for p in topic.partitions[:KEY_SAMPLE_PARTITIONS_MAX]
-        if p.leader is not None
-    ]
-    async with common.target.consumer(auto_offset_reset="earliest") as consumer:
-        first = await consumer.beginning_offsets(partitions)
-        last = await consumer.end_offsets(partitions)
-        filled = [p for p in partitions if last[p] > first[p]]
-        if not filled:
-            return False
-        consumer.assign(filled)
-        for partition in filled:
-            consumer.seek(partition, max(first[partition], last[partition] - KEY_SAMPLE_RECORDS))
-        records = await consumer.poll(
-            max_records=KEY_SAMPLE_RECORDS * len(filled), timeout_ms=KEY_SAMPLE_TIMEOUT_MS
-        )
-    return any(record.key is not None for record in records)
 
 
 @command(
