@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
+from tidemill.broker import fetch_sessions
 from tidemill.broker.fetch_sessions import (
     EPOCH_MAX,
     EVICTABLE_AFTER_MS,
@@ -144,3 +147,37 @@ def test_no_client_takes_a_followers_slot() -> None:
     assert opened(is_replica=True) == 0
     assert opened(is_replica=False) == 0
     assert len(sessions) == 2
+
+
+def test_a_session_that_grows_too_large_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its partitions need exist. The client goes on without a session."""
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_PER_SESSION_MAX", 10)
+    broker = Broker()
+    session_id, _, _ = broker.fetch(request(0, 0, list(range(8))))
+    assert broker.fetch(request(session_id, 1, [8, 9]))[2] is ErrorCode.NONE
+    assert broker.fetch(request(session_id, 2, [1, 2]))[2] is ErrorCode.NONE
+    grown = broker.fetch(request(session_id, 3, [10]))
+    assert grown[2] is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert broker.fetch(request(0, 0, list(range(11)))) == (0, list(range(11)), ErrorCode.NONE)
+    assert len(broker.sessions) == 0
+
+
+def test_the_sessions_of_all_clients_have_so_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that nobody uses any more make room; those of followers do not count."""
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 10)
+    broker = Broker()
+    follower = broker.sessions.open(request(0, 0, list(range(20))), 12, is_replica=True)
+    broker.sessions.answer(follower, [], 12)
+    old, _, _ = broker.fetch(request(0, 0, [1, 2, 3, 4, 5, 6]))
+    broker.clock.advance(EVICTABLE_AFTER_MS)
+    fresh, _, _ = broker.fetch(request(0, 0, [1, 2, 3, 4]))
+    assert broker.fetch(request(0, 0, [1]))[0] == 0
+    broker.clock.advance(1)
+    assert broker.fetch(request(0, 0, [1]))[0] != 0
+    assert broker.fetch(request(old, 1, []))[2] is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert broker.fetch(request(fresh, 1, [5, 6, 7, 8, 9]))[2] is ErrorCode.NONE
+    too_many = broker.fetch(request(fresh, 2, [10]))
+    assert too_many[2] is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(broker.sessions) == 2

@@ -3,14 +3,15 @@
 The broker remembers per session what the client wants from each partition and what it was last
 told, and answers only for partitions with something new. `FetchSessions.open` turns a request into
 a `FetchContext`: the partitions to read, and how to shape the answer. The number of sessions is
-bounded (`max.incremental.fetch.session.cache.slots`); without a free slot a client simply gets no
-session and sends full requests. No client takes a follower's slot.
+bounded (`max.incremental.fetch.session.cache.slots`), and so is that of the partitions in them,
+which need not exist; without a free slot a client simply gets no session and sends full requests,
+and one whose session has grown too large loses it. No client takes a follower's slot.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -32,6 +33,9 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTABLE_AFTER_MS = 120_000
+PARTITIONS_PER_SESSION_MAX = 100_000
+PARTITIONS_MAX = 500_000
+"""What all clients together may have remembered: some 250 MB."""
 SESSION_ID_MAX = 2**31 - 1
 TOPIC_IDS_FROM_VERSION = 13
 
@@ -218,10 +222,15 @@ class FetchSessions:
     def _continue(
         self, session: FetchSession, request: FetchRequest, by_topic_id: bool
     ) -> FetchContext:
+        partitions = len(session.wanted)
         session.update(_asked(request, by_topic_id), _forgotten(request, by_topic_id))
         if not session.wanted:
             del self._sessions[session.session_id]
             return FetchContext([])
+        if len(session.wanted) > partitions and not self._may_hold(session.wanted, session):
+            # The client begins anew, and is served without a session.
+            self._sessions.pop(session.session_id, None)
+            return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = next_epoch(session.epoch)
         session.used_ms = self._clock.monotonic_ms()
         self._sessions.move_to_end(session.session_id)
@@ -246,6 +255,8 @@ class FetchSessions:
     def _begin(
         self, context: FetchContext, data: list[tuple[Wanted, PartitionData]], version: int
     ) -> int:
+        if not self._may_hold(context.wanted, context):
+            return NO_SESSION
         if not self._free_slot(len(context.wanted), context.is_replica):
             return NO_SESSION
         now_ms = self._clock.monotonic_ms()
@@ -260,6 +271,23 @@ class FetchSessions:
             want.is_news(answer)
         self._sessions[session.session_id] = session
         return session.session_id
+
+    def _may_hold(self, wanted: Sized, whose: FetchSession | FetchContext) -> bool:
+        """Whether so many partitions may be remembered, at the cost of sessions that are stale."""
+        if whose.is_replica:
+            return True
+        if len(wanted) > PARTITIONS_PER_SESSION_MAX:
+            return False
+        others = [each for each in self._sessions.values() if each is not whose]
+        clients = [each for each in others if not each.is_replica]
+        excess = sum(len(each.wanted) for each in clients) + len(wanted) - PARTITIONS_MAX
+        now_ms = self._clock.monotonic_ms()
+        for session in clients:
+            if excess <= 0 or now_ms - session.used_ms <= EVICTABLE_AFTER_MS:
+                break
+            del self._sessions[session.session_id]
+            excess -= len(session.wanted)
+        return excess <= 0
 
     def _free_slot(self, partitions: int, is_replica: bool) -> bool:
         """Make room for a session with that many partitions, at the cost of one that is stale, or
