@@ -166,6 +166,20 @@ def test_offsets_of_different_partitions_are_not_compared(tmp_path: Path) -> Non
     assert values == {1: "new", 2: "b"}, "within a partition its order counts, not the clock's"
 
 
+def test_of_two_changes_that_are_equally_late_the_same_is_taken_each_time(tmp_path: Path) -> None:
+    schema = IN_PARTITIONS.append(pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+    at = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
+    for attempt in range(3):
+        lake = Lake("parquet", tmp_path / str(attempt), UPSERT)
+        rows = [
+            dict(zip(schema.names, (key, f"{partition}", partition, 7, at), strict=True))
+            for partition in range(8)
+            for key in range(200)
+        ]
+        lake.add(rows, 0, schema=schema)
+        assert {row["value"] for row in lake.read()} == {"7"}
+
+
 def test_a_key_in_two_partitions_needs_an_order(tmp_path: Path) -> None:
     """Nothing is guessed where no timestamp says which change is the later."""
     rows = [
@@ -180,6 +194,59 @@ def test_a_key_in_two_partitions_needs_an_order(tmp_path: Path) -> None:
     lake.options = {**UPSERT, "order_by": ("value",)}
     lake.add(rows, 1, schema=IN_PARTITIONS)
     assert [row["value"] for row in lake.read()] == ["old", "b"]
+
+
+def dated(day: int, value: str | None, key: int = 1) -> Row:
+    return {"id": key, "value": value, "at": day}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_that_is_older_than_the_row_leaves_it_alone(kind: str, tmp_path: Path) -> None:
+    """Batch after batch may bring changes in another order than the one that counts."""
+    schema = pa.schema([("id", pa.int64()), ("value", pa.string()), ("at", pa.int64())])
+    lake = Lake(kind, tmp_path, {**UPSERT, "order_by": ("at",)})
+    lake.add([dated(5, "newer"), dated(5, "other", 2)], 0, schema=schema, tasks=1)
+    lake.add([dated(3, "older"), dated(6, "newest", 2)], 1, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["newer", "newest"]
+    lake.add([dated(4, None), dated(7, None, 2)], 2, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["newer"], "an older delete, and a newer one"
+    lake.add([dated(5, "equal")], 3, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["equal"], "of equals the later batch counts"
+    lake.add([{"id": 1, "value": "null", "at": None}], 4, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["equal"]
+
+
+def test_a_key_that_moved_is_not_set_back_by_the_partition_that_it_left(tmp_path: Path) -> None:
+    """It lags behind, and what it brings is of before the move. Within one partition the order of
+    batches counts: offsets begin anew with a topic that was made anew."""
+    lake = Lake("parquet", tmp_path, UPSERT)
+    schema = IN_PARTITIONS.append(pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+    day = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
+
+    def change(value: str, partition: int, offset: int, hour: int) -> Row:
+        each = (1, value, partition, offset, day + dt.timedelta(hours=hour))
+        return dict(zip(schema.names, each, strict=True))
+
+    for number, (row, expected) in enumerate(
+        [
+            (change("moved", 3, 0, 5), "moved"),
+            (change("before", 0, 900, 4), "moved"),
+            (change("after", 0, 901, 6), "after"),
+            (change("made anew", 0, 1, 2), "made anew"),
+        ]
+    ):
+        lake.add([row], number, schema=schema)
+        assert [each["value"] for each in lake.read()] == [expected]
+
+
+def test_a_table_without_the_order_takes_the_later_batch(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("value", pa.string())])
+    lake = Lake("parquet", tmp_path, UPSERT)
+    lake.add([{"id": 1, "value": "first"}], 0, schema=schema)
+    lake.options = {**UPSERT, "order_by": ("at",)}
+    dated_schema = schema.append(pa.field("at", pa.int64()))
+    lake.add([dated(1, "second")], 1, schema=dated_schema)
+    assert [row["value"] for row in lake.read()] == ["second"]
 
 
 def test_a_change_without_a_key_is_refused(tmp_path: Path) -> None:

@@ -377,8 +377,9 @@ class Sink(Section):
     order_by: tuple[str, ...] = _key(
         Kind.TEXTS,
         "To tables, with upsert: the columns that say which of two rows with the same keys is the "
-        "later, where one batch has both; by default `offset` within a `partition` and `timestamp` "
-        "between partitions, as far as there are such columns.",
+        "later, be it in one batch or in the table already; by default `offset` within a "
+        "`partition` and `timestamp` between partitions, as far as there are such columns, and in "
+        "one partition the later batch.",
         example='["at"]',
     )
     tombstone: str = _key(

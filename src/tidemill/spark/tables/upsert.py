@@ -1,5 +1,8 @@
 """Changes by key become files: the last change of each key wins, a tombstone deletes its key.
 
+A batch may bring a change that is older than the row which the table has: it changes nothing. A key
+that was deleted has no row to compare with, so whatever comes after counts.
+
 A table is changed by writing anew those of its files that hold a changed key, without these rows,
 together with the new rows. Files without a changed key stay as they are; a file whose range of keys
 cannot hold one is not even opened beyond its footer. Memory holds the keys of one batch and of one
@@ -34,6 +37,7 @@ from tidemill.spark.tables.writing import RollingFiles
 _ROW: Final = "__row"
 _RANK: Final = "__rank"
 _DELETED: Final = "__deleted"
+_CHANGE: Final = "__change"
 READ_ROWS: Final = 64 * 1024
 
 
@@ -44,6 +48,10 @@ class UpsertRule:
     Offsets order the changes of one partition only. A key has changes in several where its topic
     was given more partitions, or where it is not the record's key: of these partitions' last
     changes the latest by `between` counts.
+
+    `beside` is what a change is compared by with the row in the table. Offsets are not: those of
+    another partition say nothing, and in its own a later batch has higher ones, unless the topic
+    was made anew.
     """
 
     keys: tuple[str, ...]
@@ -51,11 +59,18 @@ class UpsertRule:
     tombstone: str | None
     places: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """All but the tombstone, each once."""
+        return list(dict.fromkeys((*self.keys, *self.order_by, *self.places, *self.between)))
 
     @classmethod
     def of(cls, options: TableOptions, schema: pa.Schema) -> UpsertRule:
         """What the options say about these columns; TableError when there is no such column."""
         order_by, tombstone = options.order_by, options.tombstone
+        beside = order_by or ()
         places: tuple[str, ...] = ()
         between: tuple[str, ...] = ()
         if order_by is None:
@@ -65,11 +80,12 @@ class UpsertRule:
                     each for each in (TOPIC_COLUMN, PARTITION_COLUMN) if each in schema.names
                 )
                 between = (TIMESTAMP_COLUMN,) if TIMESTAMP_COLUMN in schema.names else ()
+                beside = between
         if tombstone is None:
             usable = VALUE_COLUMN in schema.names and VALUE_COLUMN not in options.keys
             tombstone = VALUE_COLUMN if usable else NO_COLUMN
         deletes = None if tombstone == NO_COLUMN else tombstone
-        rule = cls(options.keys, order_by, deletes, places, between)
+        rule = cls(options.keys, order_by, deletes, places, between, beside)
         rule._check(schema)
         return rule
 
@@ -105,7 +121,8 @@ def merge(
     """Writes the changed part of a table into `output`; returns the files that it replaces."""
     index = pa.concat_tables([_index(files, path, rule, schema) for path in changes])
     winners = latest(index, rule)
-    changed = index.filter(pa.array(winners)).select(list(rule.keys))
+    changed = index.append_column(_ROW, pa.array(np.arange(len(winners)))).filter(winners)
+    kept = winners & ~index.column(_DELETED).to_numpy()
     bounds = _bounds(changed.column(0))
     replaced = []
     for path in live:
@@ -113,11 +130,11 @@ def merge(
             parquet = pq.ParquetFile(source)
             if not _may_hold(parquet.metadata, rule.keys[0], bounds):
                 continue
-            hit = _holds(parquet, rule.keys, changed, schema)
-            if hit.any():
+            gone, older = _compared(parquet, rule, changed, schema)
+            kept[older] = False
+            if gone.any():
                 replaced.append(path)
-                _copy(parquet, ~hit, schema, output)
-    kept = winners & ~index.column(_DELETED).to_numpy()
+                _copy(parquet, ~gone, schema, output)
     start = 0
     for path in changes:
         with files.open_input(path) as source:
@@ -134,7 +151,8 @@ def latest(index: pa.Table, rule: UpsertRule) -> np.ndarray[Any, np.dtype[np.boo
         what = "twice, and nothing says which change is the later"
         last = _last(index, rule.keys, rule.order_by, f"{what}; set table.orderBy to one that does")
     else:
-        of_places = _last(index, (*rule.keys, *rule.places), rule.order_by, "")
+        # Sorted, so that of two equally late ones the same is taken each time.
+        of_places = np.sort(_last(index, (*rule.keys, *rule.places), rule.order_by, ""))
         what = "in several partitions, and offsets do not say which change is the later"
         advice = "keep the column timestamp, or set table.orderBy"
         between = _last(index.take(of_places), rule.keys, rule.between, f"{what}; {advice}")
@@ -167,7 +185,7 @@ def _last(
 
 def _index(files: TableFiles, path: str, rule: UpsertRule, schema: pa.Schema) -> pa.Table:
     """Keys, order and tombstones of a file of changes; values only pass through."""
-    columns = list(dict.fromkeys((*rule.keys, *rule.order_by, *rule.places, *rule.between)))
+    columns = rule.columns
     wanted = pa.schema([*(schema.field(name) for name in columns), pa.field(_DELETED, pa.bool_())])
     read = columns if rule.tombstone is None else list(dict.fromkeys((*columns, rule.tombstone)))
     parts = []
@@ -190,18 +208,56 @@ def _index(files: TableFiles, path: str, rule: UpsertRule, schema: pa.Schema) ->
     return index
 
 
-def _holds(
-    parquet: pq.ParquetFile, keys: Sequence[str], changed: pa.Table, schema: pa.Schema
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """True for the rows of a file whose key is among the changed ones."""
-    names = list(keys)
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def _compared(
+    parquet: pq.ParquetFile, rule: UpsertRule, changed: pa.Table, schema: pa.Schema
+) -> tuple[Mask, Numbers]:
+    """Which rows of a file a change takes the place of, and which changes are older than theirs."""
+    names = list(dict.fromkeys((*rule.keys, *rule.places, *rule.beside)))
     wanted = pa.schema([schema.field(name) for name in names])
-    there = fill(parquet.read(columns=names), wanted)
-    hit = np.zeros(there.num_rows, dtype=np.bool_)
+    there = fill(
+        parquet.read(columns=[n for n in names if n in parquet.schema_arrow.names]), wanted
+    )
     numbered = there.append_column(_ROW, pa.array(np.arange(there.num_rows)))
-    found = numbered.join(changed, keys=names, join_type="left semi")
-    hit[found.column(_ROW).to_numpy()] = True
-    return hit
+    changes = changed.select([*names, _ROW])
+    pairs = numbered.join(changes, keys=list(rule.keys), join_type="inner", right_suffix=_CHANGE)
+    newer = _is_later(pairs, rule)
+    gone = np.zeros(there.num_rows, dtype=np.bool_)
+    gone[pairs.column(_ROW).to_numpy()[~newer]] = True
+    return gone, pairs.column(_ROW + _CHANGE).to_numpy()[newer]
+
+
+def _is_later(pairs: pa.Table, rule: UpsertRule) -> Mask:
+    """True where the table's row is later than the change that came for its key."""
+    later = np.zeros(pairs.num_rows, dtype=np.bool_)
+    same = np.ones(pairs.num_rows, dtype=np.bool_)
+    for name in _besides(rule.beside, rule):
+        there, change = _ranks(pairs, name)
+        later |= same & (there > change)
+        same &= there == change
+    elsewhere = np.full(pairs.num_rows, not rule.places, dtype=np.bool_)
+    for name in _besides(rule.places, rule):
+        there, change = _ranks(pairs, name)
+        elsewhere |= there != change
+    return later & elsewhere
+
+
+def _besides(names: Sequence[str], rule: UpsertRule) -> list[str]:
+    """The keys are the same on both sides."""
+    return [name for name in names if name not in rule.keys]
+
+
+def _ranks(pairs: pa.Table, name: str) -> tuple[Numbers, Numbers]:
+    """A column of the table and of the changes as numbers that compare as its values do; null comes
+    before all others."""
+    both = pa.chunked_array([*pairs.column(name).chunks, *pairs.column(name + _CHANGE).chunks])
+    values = pc.unique(both)
+    ordered = values.take(pc.array_sort_indices(values, null_placement="at_start"))
+    ranks = pc.index_in(both, value_set=ordered).to_numpy()
+    return ranks[: pairs.num_rows], ranks[pairs.num_rows :]
 
 
 def _copy(
