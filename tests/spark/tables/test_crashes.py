@@ -61,7 +61,7 @@ def test_upserting(kind: str, tmp_path: Path) -> None:
     expected = [row for _, row in sorted(model.items()) if row["value"] is not None]
     assert lake.read() == expected
     lake.target().clean_orphans(older_than_ms=0)
-    unnamed = lake.parquet_files() - lake.format().named()
+    unnamed = lake.parquet_files() - lake.format().named(lake.parquet_files())
     assert unnamed == set()
 
 

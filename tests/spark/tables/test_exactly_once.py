@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.tables.lake import KINDS, QUERY, SCHEMA, Lake, rows_of
 
+from tidemill.spark.tables import files
 from tidemill.spark.tables.committing import CommittingTarget
 from tidemill.spark.tables.files import local_path
 from tidemill.spark.tables.target import BatchId, CommitConflictError, TableError, TaskIdentity
@@ -169,6 +170,18 @@ def test_a_straggler_that_ends_after_the_commit_is_found_as_an_orphan(lake: Lake
     assert lake.target().clean_orphans(older_than_ms=0) == [straggler[0].files[0].path]
     assert lake.live_files() == before
     assert len(lake.read()) == 6
+
+
+def test_a_file_of_unknown_age_may_be_of_a_batch_that_runs(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some storages do not say when a file was written."""
+    lake.add(rows_of(range(3)), 0)
+    lake.write(rows_of(range(3, 6)), 1)
+    there = lake.parquet_files()
+    monkeypatch.setattr(files, "_milliseconds", lambda _: None)
+    assert lake.target().clean_orphans(older_than_ms=0) == []
+    assert lake.parquet_files() == there
 
 
 def test_an_aborted_batch_leaves_no_file(lake: Lake) -> None:

@@ -140,6 +140,24 @@ def test_a_file_that_the_log_names_and_that_is_gone_is_noticed(tmp_path: Path) -
         lake.add(rows_of(range(2, 4)), 1)
 
 
+def test_a_file_that_another_driver_has_replaced_already_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a commit and the moving of its files another driver moves them, and upserts."""
+    lake = Lake("parquet", tmp_path, {"mode": "upsert", "keys": ("id",)})
+    lake.add(rows_of([1], value="first"), 0)
+    append = CommitLog.append
+
+    def append_and_be_overtaken(log: CommitLog, record: Record, *, token: str) -> None:
+        append(log, record, token=token)
+        monkeypatch.undo()
+        lake.add(rows_of([1], value="third", first_offset=9), 0, query="another")
+
+    monkeypatch.setattr(CommitLog, "append", append_and_be_overtaken)
+    assert lake.add(rows_of([1], value="second", first_offset=5), 1)
+    assert [row["value"] for row in lake.read()] == ["third1"]
+
+
 def test_other_file_systems_do_without_links(tmp_path: Path) -> None:
     """What is not a local disk goes through Arrow alone, as HDFS does."""
     lake = Lake("parquet", tmp_path)

@@ -91,8 +91,9 @@ class TableFormat(Protocol[State]):
         """One attempt at one atomic step; CommitConflictError when `state` is out of date."""
         ...
 
-    def named(self) -> set[str]:
-        """Every file that a commit names, that of an older version of the table included."""
+    def named(self, among: set[str]) -> set[str]:
+        """Those of some files that a commit names, one of an older version of the table included.
+        There may be others in the answer."""
         ...
 
 

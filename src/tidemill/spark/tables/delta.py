@@ -126,12 +126,14 @@ class DeltaFormat:
         except DeltaError as error:
             raise TableError(f"{self._url}: {error}") from error
 
-    def named(self) -> set[str]:
-        """Live files, and whatever the log that is still there added or removed."""
+    def named(self, among: set[str]) -> set[str]:
+        """Live files, and whatever the log that is still there added or removed: all of it has to
+        be read for that, so only if there are files that are not live."""
         table = DeltaTable(self._url, storage_options=self._storage)
         found = set(_sizes(table))
         files = self.files()
-        for each in files.list("_delta_log", recursive=False):
+        commits = files.list("_delta_log", recursive=False) if among - found else []
+        for each in commits:
             if not each.path.endswith(".json"):
                 continue
             for line in files.read(each.path).splitlines():

@@ -26,7 +26,8 @@ class FoundFile(NamedTuple):
 
     path: str
     size_bytes: int
-    modified_ms: int
+    modified_ms: int | None
+    """None where the storage does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,11 @@ class TableFiles:
         )
         skip = len(self.root) + 1 if self.root else 0
         found = [
-            FoundFile(info.path[skip:], info.size, (info.mtime_ns or 0) // 1_000_000)
+            FoundFile(info.path[skip:], info.size, _milliseconds(info.mtime_ns))
             for info in self.filesystem.get_file_info(selector)
             if info.type == fs.FileType.File
         ]
-        return sorted(found)
+        return sorted(found, key=lambda each: each.path)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -192,6 +193,10 @@ class TableFiles:
             if self.exists(target):
                 raise FileExistsError(target) from None
             raise
+
+
+def _milliseconds(time_ns: int | None) -> int | None:
+    return None if time_ns is None else time_ns // 1_000_000
 
 
 def _flush(path: str) -> None:

@@ -154,7 +154,7 @@ class IcebergFormat:
         except CommitFailedException as error:
             raise CommitConflictError(str(error)) from error
 
-    def named(self) -> set[str]:
+    def named(self, among: set[str]) -> set[str]:
         """The data files of every snapshot that has not expired."""
         table = self._catalog().load_table(self._name)
         self._locate(table)

@@ -3,7 +3,8 @@
 A task that dies half way, the slower of two speculative attempts, and a driver that is killed
 before its commit all leave files behind. Most are deleted with the commit of their batch; this
 finds the rest. Only files that look like ours are touched, and only when they have not been written
-to for a while, since a batch that is still running has files that nothing names yet.
+to for a while, since a batch that is still running has files that nothing names yet. A file stays
+where a storage does not say when it was written.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ DELETED_MAX: Final = 10_000
 def delete_orphans(
     files: TableFiles,
     folders: Iterable[str],
-    named: Callable[[], set[str]],
+    named: Callable[[set[str]], set[str]],
     *,
     before_ms: int,
 ) -> list[str]:
-    """Deletes what is ours, old and named by no commit; says what it deleted."""
+    """Deletes what is ours, old and named by no commit; says what it deleted.
+
+    `named` says which of some files a commit names.
+    """
     old = [
         found.path
         for folder in folders
         for found in files.list(folder)
-        if found.modified_ms <= before_ms and OUR_FILE.fullmatch(found.path)
+        if found.modified_ms is not None
+        and found.modified_ms <= before_ms
+        and OUR_FILE.fullmatch(found.path)
     ]
     if not old:
         return []
-    keep = named()
+    keep = named(set(old))
     unnamed = [path for path in old if path not in keep][:DELETED_MAX]
     orphans = [path for path in unnamed if files.exists(path)]
     for path in orphans:

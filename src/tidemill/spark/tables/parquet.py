@@ -110,7 +110,7 @@ class ParquetFormat:
         if record.version % CHECKPOINT_EVERY == 0:
             log.checkpoint(image, token=token)
 
-    def named(self) -> set[str]:
+    def named(self, among: set[str]) -> set[str]:
         """Once everything committed is at its place, no commit names a staged file."""
         return set(self._roll_forward().files)
 
@@ -132,12 +132,20 @@ class ParquetFormat:
             if files.exists(added.staged):
                 with suppress(FileNotFoundError):  # Another driver finishes the same commit.
                     files.move(added.staged, added.path)
-            elif added.path in image.files and not files.exists(added.path):
+            elif added.path in image.files and self._is_lost(added.path):
                 raise TableError(
                     f"{files.root}: commit {record.version} names {added.path}, which is gone"
                 )
         for path in record.remove:
             files.delete(path)
+
+    def _is_lost(self, path: str) -> bool:
+        """Whether a file is gone that the table still has: another driver may have moved it, and
+        have replaced it since then."""
+        if self.files().exists(path):
+            return False
+        image, _ = CommitLog(self.files()).load()
+        return path in image.files and not self.files().exists(path)
 
     def _check_ownership(self) -> None:
         others = [
