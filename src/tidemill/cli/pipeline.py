@@ -288,14 +288,17 @@ def stop(
         raise CommandError(f"no pipeline {name!r} has run here", Exit.NOT_FOUND, _known_hint(root))
     if not state.is_held():
         return Note(f"{name} does not run", dry_run=dry_run)
+    pid = state.holder()
+    if pid is None:
+        raise CommandError(f"{name} runs, and its process cannot be told", Exit.FAILED)
     if dry_run:
-        return Note(f"would stop {name}, process {note.pid}", dry_run=True)
-    os.kill(note.pid, signal.SIGTERM)
+        return Note(f"would stop {name}, process {pid}", dry_run=True)
+    os.kill(pid, signal.SIGTERM)
     pause = Event()
     waited_s = 0.0
     while state.is_held():
         if waited_s >= (common.timeout or STOP_WAIT_S):
-            raise CommandError(f"{name}, process {note.pid}, has not ended yet", Exit.UNREACHABLE)
+            raise CommandError(f"{name}, process {pid}, has not ended yet", Exit.UNREACHABLE)
         pause.wait(0.1)
         waited_s += 0.1
     return Note(f"stopped {name}")

@@ -2,8 +2,8 @@
 
 A pipeline has a folder of its own, by its name. `run.json` is what `tidemill pipeline status`
 shows; it stays after the run, and a crash leaves it saying that the pipeline runs. So only the lock
-decides whether it does: its holder's death lets go of it. `queries.json` has the fingerprint of
-every query that has a checkpoint.
+decides whether it does: its holder's death lets go of it. Its file says who that is. `queries.json`
+has the fingerprint of every query that has a checkpoint.
 """
 
 from __future__ import annotations
@@ -100,9 +100,12 @@ class PipelineState:
                     break
                 wait(LOCK_TRY_S)
             else:
-                note = self.read()
-                by = f" by process {note.pid}" if note else ""
+                holder = self.holder()
+                by = f" by process {holder}" if holder else ""
                 raise AlreadyRunningError(f"pipeline {self.folder.name} is already run{by}")
+            file.truncate(0)
+            file.write(b"%d" % os.getpid())
+            file.flush()
             yield
 
     def is_held(self) -> bool:
@@ -112,6 +115,18 @@ class PipelineState:
                 return not _taken(file.fileno(), fcntl.LOCK_SH)
         except OSError:
             return False
+
+    def holder(self) -> int | None:
+        """The process that runs this pipeline now, if there is one and it can be told.
+
+        What the last one has left in the file counts for nothing, nor does a number that belongs to
+        somebody else by now: whoever is to be stopped has the lock's file open.
+        """
+        try:
+            pid = int(self._lock.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return pid if self.is_held() and _has_open(pid, self._lock) else None
 
     def write(self, note: RunNote) -> None:
         _replace(self._note, asdict(note))
@@ -166,6 +181,19 @@ def known(root: Path) -> list[str]:
     if not root.is_dir():
         return []
     return sorted(path.parent.name for path in root.glob("*/run.json"))
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open; believed where a system does not say."""
+    opened = Path(f"/proc/{pid}/fd")
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    with contextlib.suppress(OSError):
+        for each in opened.iterdir():
+            with contextlib.suppress(OSError):
+                if each.samefile(path):
+                    return True
+    return False
 
 
 def _taken(descriptor: int, how: int) -> bool:
