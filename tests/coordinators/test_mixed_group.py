@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.coordinators.shard_world import ShardWorld
 from tests.replication.helpers import StepExecutor
 
@@ -17,6 +18,7 @@ from tidemill.coordinators.classic_group import ClassicGroup, ClassicSettings
 from tidemill.coordinators.classic_state import ClassicState
 from tidemill.coordinators.consumer_group import ConsumerGroupConfig
 from tidemill.coordinators.mixed_group import MixedGroup
+from tidemill.coordinators.result import Result
 from tidemill.coordinators.shard import ShardSettings
 from tidemill.errors import ErrorCode
 from tidemill.types import TopicPartition
@@ -277,6 +279,26 @@ def test_an_upgrade_that_is_in_the_log_and_not_committed_in_time_stays() -> None
     world.wait(5_000)
     assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert isinstance(world.shard.groups["g"], MixedGroup)
+
+
+@pytest.mark.parametrize("was_newer", [False, True])
+def test_a_first_member_that_is_in_the_log_and_not_committed_in_time_stays(was_newer: bool) -> None:
+    """Its group was forgotten here, and came back with whoever loaded the log."""
+    executor = StepExecutor()
+    world = ShardWorld(executor=executor)
+    executor.run_all()
+    world.pump()
+    if was_newer:
+        former = world.shard._new_consumer_group("g")
+        world.run(lambda shard: Result(None, former.remove_members([])))
+        executor.run_all()
+        world.pump()
+        assert isinstance(world.shard.groups["g"], MixedGroup)
+    answers = join_late(world, "")
+    world.wait(6_000)
+    assert [each.generation_id for each in answers] == [1]
+    assert isinstance(world.shard.groups["g"], ClassicGroup)
+    assert set(world.shard.groups["g"].members) == {answers[0].member_id}
 
 
 def test_who_is_left_rebalances_even_if_the_coordinator_restarts_at_once() -> None:

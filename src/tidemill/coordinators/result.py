@@ -54,7 +54,9 @@ class Result(Generic[R]):
     `response` is None where the answer comes later, through the `reply` that the method was given.
     With `replays` off the records only make durable what the state holds already: the runtime
     appends them and calls `then`, which takes the change back if they could not be written.
-    With `is_large` they are so many bytes that they are encoded off the loop.
+    With `is_large` they are so many bytes that they are encoded off the loop. `written` is called
+    when they are in the log: whoever loads it finds them, though `then` may still be told that it
+    took too long until they were committed.
     """
 
     response: R | None = None
@@ -62,6 +64,7 @@ class Result(Generic[R]):
     then: Settled | None = None
     replays: bool = True
     is_large: bool = False
+    written: Callable[[], None] | None = None
 
 
 class RequestInfo(NamedTuple):

@@ -84,20 +84,31 @@ class GroupShard(GroupOffsets):
         info: RequestInfo,
         reply: JoinReply,
     ) -> Result[None]:
-        """Make the group for its first member, and store that it is there."""
+        """Make the group for its first member, and store that it is there.
+
+        What is in the log and only not committed in time stays: so will others load it.
+        """
         group = ClassicGroup(request.group_id, self._services)
         records = [] if former is None else former.deletion_records()
         self.groups[request.group_id] = group
         result = group.join(request, info, reply)
 
+        is_written = False
+
+        def written() -> None:
+            nonlocal is_written
+            is_written = True
+
         def settled(error: ErrorCode) -> None:
-            if error is not ErrorCode.NONE and self.groups.get(group.group_id) is group:
+            is_ours = self.groups.get(group.group_id) is group
+            if error is not ErrorCode.NONE and not is_written and is_ours:
                 group.close(error)
                 self._restore(group.group_id, former)
 
         if not result.records:
             result = Result(records=[_new_group(group.group_id, info.now_ms)])
-        return Result(None, records + result.records, settled, replays=False)
+        records += result.records
+        return Result(None, records, settled, replays=False, written=written)
 
     def _restore(self, group_id: str, former: Group | None) -> None:
         if former is None:

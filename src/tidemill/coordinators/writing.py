@@ -57,6 +57,7 @@ class Write(NamedTuple):
     replayed: list[CoordinatorRecord]
     settle: Settled
     is_large: bool = False
+    written: Callable[[], None] | None = None
 
 
 class Writing(Generic[S]):
@@ -100,7 +101,8 @@ class Writing(Generic[S]):
         if not result.records:
             self._settle_when_committed(self.partition.log.log_end_offset, settle)
             return
-        write = Write(result.records if result.replays else [], settle, result.is_large)
+        replayed = result.records if result.replays else []
+        write = Write(replayed, settle, result.is_large, result.written)
         if result.is_large:
             self._build_aside(lambda: self._encoded(result.records), write)
         elif (encoded := self._encode(result.records, settle)) is not None:
@@ -192,6 +194,11 @@ class Writing(Generic[S]):
         except Exception as error:  # noqa: BLE001 - the state is not what the log says
             self._break_in(write, error)
             return
+        self._replayed(info, write)
+
+    def _replayed(self, info: AppendInfo, write: Write) -> None:
+        if write.written is not None:
+            write.written()
         self._settle_when_committed(info.last_offset + 1, write.settle)
 
     def _break_in(self, write: Write, error: BaseException) -> None:
@@ -216,7 +223,7 @@ class Writing(Generic[S]):
             self._machinery.call_soon(lambda: self._replay_by_turns(records, now_ms, info, write))
             return
         with self._write_goes_on():
-            self._settle_when_committed(info.last_offset + 1, write.settle)
+            self._replayed(info, write)
 
     # Commitment.
 
