@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,10 +14,15 @@ from tidemill.client.errors import ClientError, RequestTimeoutError
 from tidemill.client.group_offsets import OffsetAndMetadata
 from tidemill.errors import ErrorCode
 from tidemill.spark.data_loss import DataLossError
-from tidemill.spark.lookup import Topic
+from tidemill.spark.lookup import BrokerLookup, Topic
 from tidemill.spark.offsets import OPEN_END, OffsetRange, Position
 from tidemill.spark.options import OptionError, SourceOptions
-from tidemill.spark.planning import Planner, StreamPlanner
+from tidemill.spark.planning import (
+    COMMIT_PAUSE_MS,
+    FIRST_COMMITS_MAX,
+    Planner,
+    StreamPlanner,
+)
 from tidemill.testing.clock import ManualClock
 from tidemill.types import TopicPartition
 
@@ -36,6 +43,7 @@ class Table:
     commits: list[tuple[str, dict[TopicPartition, int]]] = field(default_factory=list)
     refusal: ClientError | None = None
     looks: int = 0
+    tries: int = 0
 
     def names(self) -> list[str]:
         return [*self.logs, "clicks"]
@@ -61,6 +69,7 @@ class Table:
         return {tp: (log[1] - log[0]) * self.bytes_each for tp, log in found.items() if log}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.tries += 1
         if self.refusal is not None:
             raise self.refusal
         self.commits.append((group, {tp: at.offset for tp, at in offsets.items()}))
@@ -389,11 +398,40 @@ def test_a_group_that_cannot_be_committed_to_is_found_at_once() -> None:
 
 
 def test_a_commit_that_fails_later_stops_no_query() -> None:
-    table = Table()
-    planner = stream(table, commitOffsets="g")
+    """Nor does it hold up each of its batches: for a while it is not tried again."""
+    table, clock = Table(), ManualClock()
+    planner = stream(table, clock, commitOffsets="g")
     planner.commit(at(p0=5, p1=0))
     table.refusal = RequestTimeoutError("too slow")
     planner.commit(at(p0=6, p1=0))
     table.refusal = None
+    planner.commit(at(p0=7, p1=0))
+    assert [offsets[TopicPartition("t", 0)] for _, offsets in table.commits] == [5]
+    clock.advance(COMMIT_PAUSE_MS)
+    planner.commit(at(p0=8, p1=0))
+    assert [offsets[TopicPartition("t", 0)] for _, offsets in table.commits] == [5, 8]
+
+
+def test_the_last_commit_of_a_query_that_ends_is_tried_in_any_case() -> None:
+    table = Table()
+    planner = stream(table, ManualClock(), commitOffsets="g")
+    planner.stop_at_what_is_there()
+    table.refusal = RequestTimeoutError("too slow")
     planner.commit(at(p0=6, p1=0))
-    assert [offsets[TopicPartition("t", 0)] for _, offsets in table.commits] == [5, 6]
+    assert table.tries == FIRST_COMMITS_MAX, "the first one is given its time"
+    table.refusal = None
+    planner.commit(at(p0=7, p1=0))
+    planner.commit(at(p0=100, p1=50))
+    assert [offsets[TopicPartition("t", 0)] for _, offsets in table.commits] == [100]
+
+
+def test_a_coordinator_that_hangs_holds_a_batch_up_for_seconds_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        given = {"kafka.bootstrap.servers": address, "subscribe": "t", "commitOffsets": "g"}
+        lookup = BrokerLookup(SourceOptions.parse(given, streaming=True))
+        begin_s = time.monotonic()
+        with pytest.raises(ClientError):
+            lookup.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(5)})
+        assert time.monotonic() - begin_s < 15, "by default a question may take a minute"
+        lookup.close()

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tidemill.client.admin_types import ListedOffset, OffsetSpec, Results, TopicDescription
 from tidemill.client.blocking import Admin
@@ -28,6 +28,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SIZES_CACHE_MS: Final = 30_000
+COMMIT_LIMIT_MS: Final = 2_000
+"""How long a commit may take: the next batch waits for it."""
 
 _NOT_THERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -63,7 +65,9 @@ class Lookup(Protocol):
         """How large the partitions are on disk, as far as the brokers tell."""
         ...
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Does not take long: a coordinator that does not answer soon is an error."""
+        ...
 
     def close(self) -> None: ...
 
@@ -82,6 +86,7 @@ class BrokerLookup:
         self._clock = clock or SystemClock()
         self._pause = pause
         self._running: Admin | None = None
+        self._committing: Admin | None = None
         self._topics: tuple[int, dict[str, Topic]] | None = None
         self._sizes: dict[TopicPartition, int] = {}
         self._sizes_until_ms = 0
@@ -115,12 +120,25 @@ class BrokerLookup:
         return {tp: self._sizes[tp] for tp in wanted if self._sizes.get(tp)}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._admin().alter_group_offsets(group, offsets).raise_first()
+        if self._committing is None:
+            options = self._options
+            limit_ms = min(COMMIT_LIMIT_MS, options.api_timeout_ms)
+            limits = {"default.api.timeout.ms": limit_ms, "request.timeout.ms": limit_ms}
+            settings: dict[str, Any] = {**options.common_settings, **limits}
+            self._committing = started(
+                lambda: Admin(options.bootstrap, **settings),
+                limit_ms,
+                clock=self._clock,
+                pause=self._pause,
+            )
+        self._committing.alter_group_offsets(group, offsets).raise_first()
 
     def close(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.close()
+        clients = (self._running, self._committing)
+        self._running = self._committing = None
+        for client in clients:
+            if client is not None:
+                client.close()
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -52,6 +52,10 @@ logger = logging.getLogger(__name__)
 RECORD_BYTES_LARGE = 1024 * 1024
 """Ranges that stay below a piece even if each record were so large are not measured."""
 SHOWN_MAX = 10
+FIRST_COMMITS_MAX = 5
+"""How often the first commit is tried: a new cluster may have to make its topic of groups first."""
+COMMIT_PAUSE_MS = 15_000
+"""How long nothing is committed after a commit has failed: trying takes time from the batches."""
 
 
 class Planner:
@@ -270,6 +274,7 @@ class StreamPlanner(Planner):
         self._available: Position | None = None
         self._last_batch_ms: int | None = None
         self._committed: Offsets | None = None
+        self._commit_after_ms = 0
 
     @property
     def available(self) -> Position | None:
@@ -344,7 +349,7 @@ class StreamPlanner(Planner):
         Later the query is more important than its display.
         """
         group = self._options.commit_group
-        if group is None or position.offsets == self._committed:
+        if group is None or position.offsets == self._committed or self._must_pause(position):
             return
         offsets = {
             TopicPartition(topic, index): OffsetAndMetadata(
@@ -353,14 +358,23 @@ class StreamPlanner(Planner):
             for topic, partitions in position.offsets.items()
             for index, offset in partitions.items()
         }
-        try:
-            self._lookup.commit(group, offsets)
-        except ClientError as error:
-            if self._committed is None and not error.retriable:
-                raise OptionError("commitOffsets", group, str(error)) from error
-            logger.warning("offsets are not committed group=%s: %s", group, error)
-        else:
-            self._committed = position.offsets
+        for _ in range(FIRST_COMMITS_MAX if self._committed is None else 1):
+            try:
+                self._lookup.commit(group, offsets)
+            except ClientError as error:
+                if self._committed is None and not error.retriable:
+                    raise OptionError("commitOffsets", group, str(error)) from error
+                logger.warning("offsets are not committed group=%s: %s", group, error)
+            else:
+                self._committed = position.offsets
+                return
+        self._committed = self._committed or {}
+        self._commit_after_ms = self._clock.monotonic_ms() + COMMIT_PAUSE_MS
+
+    def _must_pause(self, position: Position) -> bool:
+        """After a commit that failed, unless there will be no other."""
+        is_last = self._target is not None and self._target.offsets == position.offsets
+        return not is_last and self._clock.monotonic_ms() < self._commit_after_ms
 
     # --- looking ---------------------------------------------------------------------------------
 
