@@ -231,6 +231,7 @@ class ClassicMachine(RuleBasedStateMachine):
         assert group.pending_sync <= group.members.keys()
         waiting = [m for m in group.members.values() if m.join_reply is not None]
         assert not waiting or group.state is ClassicState.PREPARING_REBALANCE
+        assert group.awaiting_join_count == len(waiting)
         syncing = [m for m in group.members.values() if m.sync_reply is not None]
         assert not syncing or group.state is ClassicState.COMPLETING_REBALANCE
 

@@ -28,6 +28,7 @@ from tidemill.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from tidemill.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 
 HEARTBEAT_MS = 1_000
 
@@ -287,3 +288,32 @@ def test_a_load_of_many_members_starts_their_sessions_in_turns() -> None:
             world.shard.groups[group.group_id] = group
         steps.append(len(list(world.shard.on_loaded())))
     assert steps == [0, 3]
+
+
+def test_a_join_costs_the_same_in_a_large_group() -> None:
+    """Every join asked every member whether it had joined."""
+    turns = Turns()
+    costs = {}
+    for count in (1, 500):
+        while len(members_of(turns.world)) < count:
+            join_classic(turns.world)
+        turns.calls.clear()
+        turns.count(lambda: join_classic(turns.world))
+        costs[count] = turns.calls[0]
+    assert costs[500] < costs[1] + 100
+
+
+def members_of(world: ShardWorld) -> dict[str, Any]:
+    group = world.shard.groups.get("classic")
+    return {} if group is None else dict(group.members)
+
+
+def join_classic(world: ShardWorld) -> None:
+    """One more member, which waits with all others for the end of the first rebalance."""
+    request = JoinGroupRequest(
+        group_id="classic", session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )  # fmt: skip
+    info = world.info("client", 2)
+    world.run(lambda shard: shard.join(request, info, lambda _: None))

@@ -186,7 +186,7 @@ class ClassicGroup(Rebalancing):
         """A retry takes the place of the request that it repeats."""
         if member.join_reply is not None:
             member.join_reply(join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        member.join_reply = reply
+        self.keep_join(member, reply)
 
     # Static members.
 
@@ -208,7 +208,7 @@ class ClassicGroup(Rebalancing):
         self._update(member, request, info)
         self.expect_heartbeat(member)
         if self.state is not STABLE or self.select_protocol() != self.protocol:
-            member.join_reply = reply
+            self.keep_join(member, reply)
             return self.rebalance()
 
         def settled(error: ErrorCode) -> None:
@@ -243,9 +243,9 @@ class ClassicGroup(Rebalancing):
 
     def _fence(self, member: ClassicMember) -> None:
         """Answer the requests of a static member's former incarnation."""
-        if member.join_reply is not None:
-            member.join_reply(join_error(ErrorCode.FENCED_INSTANCE_ID, member.member_id))
-            member.join_reply = None
+        joins = self.take_join(member)
+        if joins is not None:
+            joins(join_error(ErrorCode.FENCED_INSTANCE_ID, member.member_id))
         if member.sync_reply is not None:
             member.sync_reply(sync_error(ErrorCode.FENCED_INSTANCE_ID))
             member.sync_reply = None

@@ -128,7 +128,7 @@ class Rebalancing(Membership):
     def _answer_join(self, member: ClassicMember) -> None:
         is_leader = member.member_id == self.leader_id
         members = self.listed_members() if is_leader else []
-        reply, member.join_reply = member.join_reply, None
+        reply = self.take_join(member)
         member.is_new = False
         self.pending_sync.add(member.member_id)
         self.expect_heartbeat(member)
@@ -245,11 +245,11 @@ class Rebalancing(Membership):
         for member_id in self.pending_join | self.members.keys():
             self._timers.cancel(self._heartbeat_key(member_id))
         for member in self.members.values():
-            if member.join_reply is not None:
-                member.join_reply(join_error(error, member.member_id))
-            if member.sync_reply is not None:
-                member.sync_reply(sync_error(error))
-            member.join_reply = member.sync_reply = None
+            joins, (syncs, member.sync_reply) = self.take_join(member), (member.sync_reply, None)
+            if joins is not None:
+                joins(join_error(error, member.member_id))
+            if syncs is not None:
+                syncs(sync_error(error))
 
     # Answers and records.
 

@@ -91,6 +91,8 @@ class Membership:
         self.leader_id: str | None = None
         self.members: dict[str, ClassicMember] = {}
         self.static_ids: dict[str, str] = {}
+        self.awaiting_join_count = 0
+        """Members whose join waits for the others; counted, since every join asks."""
         self.pending_join: set[str] = set()
         self.pending_sync: set[str] = set()
         self.subscribed_topics: frozenset[str] | None = None
@@ -111,6 +113,7 @@ class Membership:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.awaiting_join_count += member.join_reply is not None
         self.pending_join.discard(member.member_id)
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.member_id
@@ -124,6 +127,7 @@ class Membership:
         if member is None:
             return None
         self._withdraw(member.protocols)
+        self.awaiting_join_count -= member.join_reply is not None
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member_id:
             del self.static_ids[member.instance_id]
         if self.leader_id == member_id:
@@ -170,15 +174,20 @@ class Membership:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    @property
-    def awaiting_join_count(self) -> int:
-        return sum(1 for member in self.members.values() if member.join_reply is not None)
+    def keep_join(self, member: ClassicMember, reply: JoinReply) -> None:
+        """Have the member's join wait for the others."""
+        self.awaiting_join_count += member.join_reply is None
+        member.join_reply = reply
+
+    def take_join(self, member: ClassicMember) -> JoinReply | None:
+        """The member's join that waits, if one does, to be answered now."""
+        reply, member.join_reply = member.join_reply, None
+        self.awaiting_join_count -= reply is not None
+        return reply
 
     @property
     def has_all_joined(self) -> bool:
-        return not self.pending_join and all(
-            member.join_reply is not None for member in self.members.values()
-        )
+        return not self.pending_join and self.awaiting_join_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:

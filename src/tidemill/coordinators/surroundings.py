@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -65,7 +65,14 @@ class Surroundings:
         if known is None or known.overrides is not overrides or known.common is not common:
             known = _Own(overrides, common, self._with_overrides(common, overrides))
             self._own_settings[group_id] = known
+            if len(self._own_settings) > len(self.image.group_configs):
+                self._forget_former(self.image.group_configs)
         return known.resolved
+
+    def _forget_former(self, now: Container[str]) -> None:
+        """Groups come and go with settings of their own; what they had is not kept."""
+        for group_id in [each for each in self._own_settings if each not in now]:
+            del self._own_settings[group_id]
 
     def new_member_id(self) -> str:
         """A random id in the form of a UUID of version 4."""
