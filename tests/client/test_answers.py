@@ -77,6 +77,20 @@ def test_room_is_made_for_what_has_come_not_for_what_is_declared() -> None:
     assert len(answers.writable()) <= GROWTH * SCRATCH_BYTES
 
 
+def test_room_is_made_at_once_for_as_much_as_came_before() -> None:
+    """A buffer that grows is copied; nobody has shown yet that a larger answer will come."""
+    answers = Answers(LIMIT_BYTES)
+    receive(answers, frame(body(1 << 20, 1)), 1 << 20)
+    receive(answers, struct.pack(">i", 50_000_000) + bytes(100), 1_000)
+    assert len(answers.writable()) == 4 + (1 << 20) - 104
+
+    answers = Answers(LIMIT_BYTES)
+    receive(answers, frame(body(1 << 20, 1)), 1 << 20)
+    receive(answers, frame(body(SCRATCH_BYTES * 2, 2)), 1_000)
+    receive(answers, struct.pack(">i", 50_000_000) + bytes(100), 1_000)
+    assert len(answers.writable()) <= GROWTH * SCRATCH_BYTES
+
+
 @pytest.mark.parametrize("size", [-1, 0, 3, LIMIT_BYTES + 1])
 def test_a_size_that_no_answer_has_is_refused_after_what_came_before(size: int) -> None:
     answers = Answers(LIMIT_BYTES)

@@ -2,8 +2,8 @@
 
 Small answers arrive in a buffer that the connection keeps, and are copied out of it. A large one
 gets a buffer of its own, of which it is the only content, so that what was fetched is written once
-by the kernel and then belongs to whoever asked. That buffer grows with the bytes that arrive,
-never because of the size that was declared.
+by the kernel and then belongs to whoever asked. That buffer is as large as the last large answer
+was and grows with the bytes that arrive, never because of the size that was declared.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _ANSWER_BYTES_MIN = 4
 class Answers:
     """Received bytes that are no whole answer yet: `view[start:end]`."""
 
-    __slots__ = ("_end", "_max_bytes", "_scratch", "_start", "_view")
+    __slots__ = ("_end", "_latest_bytes", "_max_bytes", "_scratch", "_start", "_view")
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` is the most that one answer may declare."""
         self._max_bytes = max_bytes
+        self._latest_bytes = 0
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._view = self._scratch
         self._start = 0
@@ -67,6 +68,7 @@ class Answers:
         if view is self._scratch:
             return memoryview(bytes(view[begin : self._start]))
         # The buffer was made for this answer alone, and is its own from now on.
+        self._latest_bytes = frame_bytes
         self._view = self._scratch
         self._start = self._end = 0
         return view[begin:frame_bytes].toreadonly()
@@ -79,7 +81,8 @@ class Answers:
         elif self._end - self._start < len(self._view) and self._view is not self._scratch:
             return
         else:
-            wanted_bytes = min(frame_bytes, GROWTH * max(SCRATCH_BYTES, len(held)))
+            likely_bytes = max(GROWTH * max(SCRATCH_BYTES, len(held)), self._latest_bytes)
+            wanted_bytes = min(frame_bytes, likely_bytes)
             self._view = memoryview(bytearray(wanted_bytes))
             self._view[: len(held)] = held
         self._start, self._end = 0, len(held)
