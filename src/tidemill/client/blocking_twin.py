@@ -31,15 +31,21 @@ C = TypeVar("C", bound=Twin)
 class Client(Generic[C]):
     """A loop in a thread, and the asyncio client that lives on it."""
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], C],
+        *,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
         self._make = make
+        self._new_loop = new_loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._twin: C | None = None
 
     def start(self) -> None:
         """Connect; fails at once if no broker can be reached."""
-        loop = asyncio.new_event_loop()
+        loop = self._new_loop()
         self._loop = loop
         self._thread = threading.Thread(
             target=loop.run_forever, name="tidemill-client", daemon=True
@@ -115,6 +121,16 @@ class Client(Generic[C]):
             return function(*args, **named)
 
         return self._wait(call())
+
+
+def fast_loop() -> asyncio.AbstractEventLoop:
+    """A loop of uvloop, where there is one: for who moves so much that importing it is nothing."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def waits_for(

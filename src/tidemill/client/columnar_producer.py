@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill.client.batches import Delivery
-from tidemill.client.blocking_twin import Client
+from tidemill.client.blocking_twin import Client, fast_loop
 from tidemill.client.columnar_reader import compile_kernels
 from tidemill.client.errors import ClientError
 from tidemill.client.naming import IdentitySource, new_identity
@@ -99,7 +99,9 @@ class ColumnarProducer(Client[BatchProducer]):
     ) -> None:
         given = dict(settings or {})
         chosen = given | {n: value for n, value in _DEFAULTS.items() if not is_explicit(given, n)}
-        super().__init__(lambda: BatchProducer(bootstrap, identity_source, chosen))
+        super().__init__(
+            lambda: BatchProducer(bootstrap, identity_source, chosen), new_loop=fast_loop
+        )
         self._under_way: deque[tuple[TopicPartition, Delivery]] = deque()
         self._last_offsets: dict[TopicPartition, int] = {}
         self._failure: ClientError | None = None

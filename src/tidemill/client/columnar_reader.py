@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from tidemill.client.blocking_twin import Client
+from tidemill.client.blocking_twin import Client, fast_loop
 from tidemill.client.consumer import Consumer
 from tidemill.client.consumer_types import RawBatch
 from tidemill.client.errors import (
@@ -39,7 +39,11 @@ TAKE_BYTES = 4 * 1024 * 1024
 LOOK_MS = 1_000
 """How long to wait for news before looking at the time."""
 
-_DEFAULTS: Mapping[str, object] = {"max_partition_fetch_bytes": 4 * 1024 * 1024}
+_DEFAULTS: Mapping[str, object] = {
+    "max_partition_fetch_bytes": 4 * 1024 * 1024,
+    # One answer to decode and one under way: what waits for longer is no longer in the cache.
+    "prefetch_max_bytes": 8 * 1024 * 1024,
+}
 _OWN: Mapping[str, object] = {
     "auto_offset_reset": "none",
     "group_id": "",
@@ -155,7 +159,10 @@ class ColumnarReader(Client[RangeConsumer]):
         given = dict(settings or {})
         chosen = {name: value for name, value in given.items() if not _is_own(name)}
         chosen |= {name: value for name, value in _DEFAULTS.items() if not is_explicit(given, name)}
-        super().__init__(lambda: RangeConsumer(bootstrap, **chosen, **_OWN))  # type: ignore[arg-type]
+        super().__init__(
+            lambda: RangeConsumer(bootstrap, **chosen, **_OWN),  # type: ignore[arg-type]
+            new_loop=fast_loop,
+        )
         self._turn = 0
         self._ahead: Future[tuple[list[RawBatch], int]] | None = None
 
