@@ -396,3 +396,25 @@ async def test_a_proposal_of_an_earlier_incarnation_is_refused(wires: Wires) -> 
     await until(lambda: two.broker_epoch > stale.broker_epoch)
     await wires.settled()
     assert (await one.alter_partition(stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+# Machines
+
+
+async def test_replicas_are_on_two_machines_if_there_are_two_whoever_is_in_office(
+    wires: Wires,
+) -> None:
+    """Without racks, too; and clients are not told of racks that nobody has named."""
+    for broker_id, machine in ((1, "m1"), (2, "m1"), (3, "m2"), (4, "m2")):
+        await wires.start(broker_id, machine=machine)
+    for name in ("before", "after"):
+        await wires.settled()
+        result = await create(wires.boss, topic(name, 8, 2))
+        assert outcome(result[0])[1] == "NONE"
+        for partition in wires.boss.image.topics[name].partitions:
+            assert len({broker_id <= 2 for broker_id in partition.replicas}) == 2, partition
+        assert {each.rack for each in wires.boss.image.brokers.values()} == {None}
+        if name == "before":
+            await wires.members[wires.boss.broker_id].controller.shut_down()
+            await until(lambda: any(m.controller.active for m in list(wires.members.values())[1:]))
+            wires.kill(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -79,3 +80,20 @@ def test_what_cannot_be_placed_is_refused(
 ) -> None:
     with pytest.raises(ApiError, match=message):
         place(brokers(racks), 1, factor, Random(1))
+
+
+def test_without_racks_machines_are_what_replicas_are_spread_over() -> None:
+    machines = ["m1", "m1", "m2", "m2"]
+    hosts = [
+        replace(broker, machine=machine)
+        for broker, machine in zip(brokers([None] * 4), machines, strict=True)
+    ]
+    for seed in range(20):
+        for replicas in place(hosts, 8, 2, Random(seed)):
+            assert {machines[broker] for broker in replicas} == {"m1", "m2"}
+    racked = [replace(broker, rack="r1" if broker.broker_id % 2 else "r2") for broker in hosts]
+    for replicas in place(racked, 8, 2, Random(1)):
+        assert len({broker % 2 for broker in replicas}) == 2, "what people say goes first"
+    partly = [replace(broker, rack="r" if broker.broker_id == 0 else None) for broker in hosts]
+    for replicas in place(partly, 8, 2, Random(1)):
+        assert BrokerId(0) in replicas, "the others are in one zone together"

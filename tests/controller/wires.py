@@ -72,6 +72,7 @@ class Wires:
         clean_shutdown_epoch: int = -1,
         flush_policy: str = "ack",
         rack: str | None = None,
+        machine: str = "",
     ) -> Controller:
         """A broker that is let in when this returns."""
         store = self.make_store(self.tree)
@@ -91,6 +92,7 @@ class Wires:
             directory_id=directory_id or f"directory-{broker_id}",
             clean_shutdown_epoch=clean_shutdown_epoch,
             flush_policy=flush_policy,
+            machine=machine,
         )
         await controller.admitted(5_000)
         return controller

@@ -75,6 +75,7 @@ from tidemill.storage.files import Files, OsFiles
 from tidemill.storage.log_config import LogConfig
 from tidemill.storage.manager import LogManager
 from tidemill.store.base import Store
+from tidemill.store.sqlite_session import boot_id
 from tidemill.store.url import ZooKeeperUrl, make_store
 from tidemill.types import ZERO_TOPIC_ID, TopicPartition
 
@@ -369,6 +370,7 @@ class BrokerServer:
             directory_id=directory_ids(self._files, self._dirs),
             clean_shutdown_epoch=self.logs.previous_broker_epoch,
             flush_policy=config.str("log.flush.policy"),
+            machine=boot_id(),
         )
         await self.controller.admitted(config.int("initial.broker.registration.timeout.ms"))
         self.broker.serves_clients = True

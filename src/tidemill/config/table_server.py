@@ -43,7 +43,9 @@ IDENTITY_AND_STORAGE = (
         (
             "The failure zone this broker stands in. Replicas of a partition are spread over "
             "racks, and consumers that name their rack can read from a near replica. Brokers "
-            "without a rack are treated as one zone each."
+            "without a rack stand in one zone together. Where no broker has one, replicas of new "
+            "partitions are spread over the machines that the brokers run on, and clients see no "
+            "rack."
         ),
     ),
     _identity_and_storage(

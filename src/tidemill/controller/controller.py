@@ -226,15 +226,25 @@ class Controller:
         directory_id: str | None = None,
         clean_shutdown_epoch: int = -1,
         flush_policy: str = "",
+        machine: str = "",
     ) -> BrokerEpoch:
         """Enter this broker with its addresses, and what it says of its past (`Registration`).
+
+        `machine` names the one that it runs on: whoever shares it may go at the same moment.
 
         The answer is its epoch. If nobody is in office by then, this broker is when it returns,
         and it is in the image. Otherwise the controller lets it in: see `admitted`.
         """
         directory = self._directory_id if directory_id is None else directory_id
         return await self._presence.register(
-            Registration(tuple(endpoints), rack, directory, clean_shutdown_epoch, flush_policy)
+            Registration(
+                tuple(endpoints),
+                rack,
+                directory,
+                clean_shutdown_epoch,
+                flush_policy,
+                machine=machine,
+            )
         )
 
     async def admitted(self, timeout_ms: int) -> None:

@@ -1,7 +1,10 @@
-"""Which brokers hold a new partition: round robin over racks, then over the brokers in each.
+"""Which brokers hold a new partition: round robin over zones, then over the brokers in each.
+
+A zone is a rack; brokers without one are in one zone together if others have one. If nobody has, it
+is a machine: the end of one should not be the end of a partition that has replicas elsewhere.
 
 A pure function of the image and a source of randomness. Consecutive partitions start at
-consecutive racks, so leaders spread evenly; a partition's replicas go to as many racks as there
+consecutive zones, so leaders spread evenly; a partition's replicas go to as many zones as there
 are; and after every full round the orders are shuffled, so that two brokers do not share all of
 their partitions.
 """
@@ -50,28 +53,30 @@ def _check(replication_factor: int, brokers: Sequence[BrokerImage]) -> None:
 
 
 class _Stripes:
-    """Deals out brokers so that each takes its turn and racks alternate."""
+    """Deals out brokers so that each takes its turn and zones alternate."""
 
     def __init__(self, brokers: Sequence[BrokerImage], random: Random) -> None:
         self._random = random
         self._alive = {broker.broker_id for broker in brokers if broker.alive}
-        by_rack: dict[str, list[BrokerId]] = {}
+        has_racks = any(broker.rack for broker in brokers)
+        by_zone: dict[str, list[BrokerId]] = {}
         for broker in brokers:
-            by_rack.setdefault(broker.rack or "", []).append(broker.broker_id)
-        self._racks = list(by_rack.values())
+            zone = (broker.rack or "") if has_racks else broker.machine
+            by_zone.setdefault(zone, []).append(broker.broker_id)
+        self._zones = list(by_zone.values())
         self._dealt = 0
         self._shuffle()
 
     def _shuffle(self) -> None:
-        self._random.shuffle(self._racks)
-        for rack in self._racks:
-            self._random.shuffle(rack)
+        self._random.shuffle(self._zones)
+        for zone in self._zones:
+            self._random.shuffle(zone)
         self._order = self._interleave()
 
     def _interleave(self) -> list[BrokerId]:
-        """All brokers in an order in which neighbours are on different racks where possible."""
-        longest = max(len(rack) for rack in self._racks)
-        return [rack[turn] for turn in range(longest) for rack in self._racks if turn < len(rack)]
+        """All brokers in an order in which neighbours are in different zones where possible."""
+        longest = max(len(zone) for zone in self._zones)
+        return [zone[turn] for turn in range(longest) for zone in self._zones if turn < len(zone)]
 
     def next(self, replication_factor: int) -> tuple[BrokerId, ...]:
         if self._dealt == len(self._order):
@@ -84,16 +89,16 @@ class _Stripes:
         return tuple(self._spread(order, replication_factor))
 
     def _spread(self, order: list[BrokerId], count: int) -> list[BrokerId]:
-        """Take brokers from new racks first, then any, keeping the order within each kind."""
-        rack_of = {broker: number for number, rack in enumerate(self._racks) for broker in rack}
+        """Take brokers from new zones first, then any, keeping the order within each kind."""
+        zone_of = {broker: number for number, zone in enumerate(self._zones) for broker in zone}
         chosen: list[BrokerId] = []
         left = order
         while len(chosen) < count:
             used: set[int] = set()
             rest: list[BrokerId] = []
             for broker in left:
-                if len(chosen) < count and rack_of[broker] not in used:
-                    used.add(rack_of[broker])
+                if len(chosen) < count and zone_of[broker] not in used:
+                    used.add(zone_of[broker])
                     chosen.append(broker)
                 else:
                     rest.append(broker)
