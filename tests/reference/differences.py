@@ -98,6 +98,8 @@ ELSEWHERE = {
     ),
     "`kafka-reassign-partitions --generate`": "tests/cli/test_reassign_reference.py",
     "how many elections were unclean": "tests/wire/test_messages.py",
+    "when an idempotent producer is forgotten": "tests/storage/test_producer_state.py",
+    "the partitions in fetch sessions": "tests/broker/test_fetch_sessions.py",
 }
 """Differences that no single answer shows: the line in `docs/differences.md`, and its test."""
 
@@ -110,6 +112,9 @@ HANDLERS: dict[str, dict[str, list[str]]] = {
         "An unknown operation": ["an unknown config operation"],
         "The same resource twice": ["the same resource twice in AlterConfigs"],
         "An answer has a largest size": ["the size of an answer to DescribeConfigs"],
+    },
+    "producers": {
+        "an answer has a largest size": ["the size of an answer to DescribeProducers"],
     },
     "fetch": {
         "one partition's share": ["one partition's share of a fetch"],

@@ -125,8 +125,22 @@ def test_expiry() -> None:
             transactional=transactional,
         )
         states.apply(read_header(data), pid)
-    assert states.expire(12_000, 10_000) == 1
+    assert states.expire(2_000, 10_000) == 0
+    assert states.expire(12_500, 10_000) == 1
     assert [entry.producer_id for entry in states.active()] == [2, 3]
+
+
+def test_a_producer_of_old_records_is_not_forgotten_while_it_writes() -> None:
+    """Rule G6: a mirror or a back-fill writes records of last year, and it is not silent."""
+    states = ProducerStates()
+    now_ms = 1_000_000
+    for sequence in range(5):
+        data = batch(b"x", timestamp=1, producer_id=7, epoch=0, sequence=sequence)
+        states.apply(read_header(data), sequence)
+        now_ms += 8_000
+        assert states.expire(now_ms, 10_000) == 0
+    assert states.expire(now_ms + 9_000, 10_000) == 0
+    assert states.expire(now_ms + 10_000, 10_000) == 1
 
 
 def test_the_number_of_producers_is_bounded() -> None:

@@ -52,6 +52,11 @@ class ProducerEntry:
     coordinator_epoch: int = -1
     last_timestamp: int = -1
     current_txn_first_offset: int = NO_OFFSET
+    was_silent: bool = field(default=False, compare=False)
+    """Whether nothing was written since the last look for producers to forget; nobody knows of the
+    time before a restart."""
+    heard_ms: int = field(default=-1, compare=False)
+    """When that look found that it had written."""
 
     @property
     def last_sequence(self) -> int:
@@ -202,6 +207,7 @@ class ProducerStates:
         elif entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
+        entry.was_silent = False
         self._entries[producer_id] = entry
         return entry
 
@@ -237,12 +243,19 @@ class ProducerStates:
     # Housekeeping
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers silent for longer than the limit, open transactions excepted."""
-        expired = [
-            entry.producer_id
-            for entry in self._entries.values()
-            if not entry.has_open_transaction and now_ms - entry.last_timestamp >= expiration_ms
-        ]
+        """Forget producers silent for longer than the limit, open transactions excepted (G6).
+
+        Whoever copies old records writes old timestamps: what counts is when we heard of it, as far
+        as that is known, and the timestamps of its records if they are later.
+        """
+        expired = []
+        for entry in self._entries.values():
+            if not entry.was_silent:
+                entry.was_silent = True
+                entry.heard_ms = now_ms
+            silent_ms = now_ms - max(entry.heard_ms, entry.last_timestamp)
+            if silent_ms >= expiration_ms and not entry.has_open_transaction:
+                expired.append(entry.producer_id)
         for producer_id in expired:
             del self._entries[producer_id]
         return len(expired)

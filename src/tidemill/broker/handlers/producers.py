@@ -5,8 +5,9 @@ block that the controller handed out. A transactional id is refused with UNSUPPO
 clients report at once and do not retry: nobody coordinates transactions yet. An empty one, and an
 id without its epoch or the other way round (v3+), get INVALID_REQUEST.
 
-DescribeProducers (KIP-664): the idempotent producers that a partition remembers. An answer has a
-largest number of them: once it is reached, other partitions get INVALID_REQUEST.
+DescribeProducers (KIP-664): the idempotent producers that a partition remembers.
+
+Deviations: an answer has a largest size: after so many producers other partitions are refused.
 """
 
 from __future__ import annotations
