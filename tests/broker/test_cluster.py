@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.cluster import Cluster, cluster, until
 from tests.broker.harness import batch, connect, fetch, metadata_of, produce
 
 from tidemill.broker.hello import NONCE_BYTES, Greeting
@@ -17,7 +16,7 @@ from tidemill.broker.peers import Identity, Peers
 from tidemill.clock import SystemClock
 from tidemill.errors import ApiError, ErrorCode
 from tidemill.image import with_partitions
-from tidemill.store.sqlite import SqliteStore
+from tidemill.testing.in_process import InProcessCluster, until
 from tidemill.types import BrokerEpoch, BrokerId
 from tidemill.wire.apis import PRIVATE_FROM, ApiKey
 from tidemill.wire.declare import Message
@@ -57,12 +56,14 @@ from tidemill.wire.messages.topics import (
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(tmp_path) as running:
+async def brokers(tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+    async with InProcessCluster(tmp_path) as running:
         yield running
 
 
-async def create(brokers: Cluster, name: str, *replicas: int, port: int | None = None) -> None:
+async def create(
+    brokers: InProcessCluster, name: str, *replicas: int, port: int | None = None
+) -> None:
     """One partition with these replicas, asked of whoever listens at `port`."""
     request = CreateTopicsRequest(
         topics=[
@@ -76,24 +77,26 @@ async def create(brokers: Cluster, name: str, *replicas: int, port: int | None =
             )
         ]
     )
-    async with connect(port or brokers.boss.port) as client:
+    async with connect(port or brokers.in_office.port) as client:
         [result] = (await client.ask(request, 7)).topics
     assert result.error_code == 0, result.error_message
 
 
-async def test_every_broker_tells_of_all_and_of_the_one_in_office(brokers: Cluster) -> None:
+async def test_every_broker_tells_of_all_and_of_the_one_in_office(
+    brokers: InProcessCluster,
+) -> None:
     ports = {broker_id: server.port for broker_id, server in brokers.servers.items()}
     for server in brokers.servers.values():
         async with connect(server.port) as client:
             told = await client.ask(metadata_of(), 12)
             described = await client.ask(DescribeClusterRequest(), 2)
         assert {each.node_id: each.port for each in told.brokers} == ports
-        assert told.controller_id == brokers.boss.controller.broker_id
+        assert told.controller_id == brokers.in_office.controller.broker_id
         assert described.controller_id == told.controller_id
         assert {each.broker_id for each in described.brokers} == set(ports)
 
 
-async def test_topics_are_made_and_deleted_through_any_broker(brokers: Cluster) -> None:
+async def test_topics_are_made_and_deleted_through_any_broker(brokers: InProcessCluster) -> None:
     asked = brokers.others()[-1]
     await create(brokers, "t", 3, 1, 2, port=asked.port)
     assert asked.broker.image.topic("t") is not None, "it shows where it was asked for"
@@ -111,12 +114,12 @@ async def test_topics_are_made_and_deleted_through_any_broker(brokers: Cluster) 
     assert asked.broker.image.topic("t") is None
 
 
-async def test_settings_are_altered_through_any_broker(brokers: Cluster) -> None:
+async def test_settings_are_altered_through_any_broker(brokers: InProcessCluster) -> None:
     """A broker's own settings through that broker; another's not, whoever is in office."""
     asked = brokers.others()[0]
     await create(brokers, "t", 1, 2, 3)
     await brokers.settled()
-    own, other = asked.broker.broker_id, brokers.boss.broker.broker_id
+    own, other = asked.broker.broker_id, brokers.in_office.broker.broker_id
 
     def change(kind: int, name: str, key: str, value: str) -> IncrementalAlterConfigsResource:
         entry = IncrementalAlterableConfig(name=key, config_operation=0, value=value)
@@ -158,7 +161,9 @@ STRANGERS: list[tuple[Message, int]] = [
 ]
 
 
-async def test_what_brokers_say_to_each_other_is_not_for_strangers(brokers: Cluster) -> None:
+async def test_what_brokers_say_to_each_other_is_not_for_strangers(
+    brokers: InProcessCluster,
+) -> None:
     """A client that passed for a broker could lose everybody's data (CVE-2018-1288)."""
     async with connect(brokers[2].port) as client:
         for request, version in STRANGERS:
@@ -169,7 +174,9 @@ async def test_what_brokers_say_to_each_other_is_not_for_strangers(brokers: Clus
     assert not advertised & {ApiKey.ALTER_PARTITION, ApiKey.ALLOCATE_PRODUCER_IDS}
 
 
-async def test_a_wrong_proof_and_one_that_was_overheard_let_nobody_in(brokers: Cluster) -> None:
+async def test_a_wrong_proof_and_one_that_was_overheard_let_nobody_in(
+    brokers: InProcessCluster,
+) -> None:
     server = brokers[1]
     nonce = bytes(NONCE_BYTES)
     async with connect(server.port) as client:
@@ -188,7 +195,7 @@ async def test_a_wrong_proof_and_one_that_was_overheard_let_nobody_in(brokers: C
         assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_a_peer_speaks_for_itself_alone(brokers: Cluster) -> None:
+async def test_a_peer_speaks_for_itself_alone(brokers: InProcessCluster) -> None:
     one, two = brokers[1], brokers[2]
     assert two.peers is not None
     request = ControlledShutdownRequest(
@@ -198,7 +205,7 @@ async def test_a_peer_speaks_for_itself_alone(brokers: Cluster) -> None:
     assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_a_broker_of_another_cluster_is_recognised(brokers: Cluster) -> None:
+async def test_a_broker_of_another_cluster_is_recognised(brokers: InProcessCluster) -> None:
     image = brokers.image
     stranger = Peers(
         Identity(9, lambda: BrokerEpoch(1), lambda: b"another secret"),
@@ -214,7 +221,7 @@ async def test_a_broker_of_another_cluster_is_recognised(brokers: Cluster) -> No
         stranger.close()
 
 
-async def test_a_broker_that_stops_hands_over_and_comes_back(brokers: Cluster) -> None:
+async def test_a_broker_that_stops_hands_over_and_comes_back(brokers: InProcessCluster) -> None:
     """Rules K1 and K2: nothing is lost, nobody waits for a session to run out."""
     leaving = brokers.others()[0].broker.broker_id
     staying = [each for each in (1, 2, 3) if each != leaving]
@@ -236,9 +243,9 @@ async def test_a_broker_that_stops_hands_over_and_comes_back(brokers: Cluster) -
     await until(lambda: set(brokers.partition("t").isr) == {1, 2, 3})
 
 
-async def test_the_office_changes_hands_and_requests_wait_for_it(brokers: Cluster) -> None:
+async def test_the_office_changes_hands_and_requests_wait_for_it(brokers: InProcessCluster) -> None:
     """Rule A2: the next controller has a higher epoch, and whoever asks meanwhile is answered."""
-    before = brokers.boss.controller.broker_id
+    before = brokers.in_office.controller.broker_id
     epoch = brokers.image.controller_epoch
     await create(brokers, "t", before, *[each for each in (1, 2, 3) if each != before])
     await brokers.settled()
@@ -251,7 +258,7 @@ async def test_the_office_changes_hands_and_requests_wait_for_it(brokers: Cluste
     assert brokers.partition("t").leader != before
     async with connect(brokers[brokers.partition("t").leader].port) as client:
         told = await client.ask(metadata_of("t"), 12)
-    assert told.controller_id == brokers.boss.controller.broker_id
+    assert told.controller_id == brokers.in_office.controller.broker_id
     assert before not in {each.node_id for each in told.brokers}
     assert told.topics[0].partitions[0].offline_replicas == [before]
 
@@ -261,15 +268,12 @@ async def test_a_broker_that_lost_its_session_leads_again_once_it_is_registered_
     tmp_path: Path, count: int
 ) -> None:
     """Rule A9: also what nobody else has, and whether it is the controller or not."""
-    async with cluster(tmp_path, count) as brokers:
+    async with InProcessCluster(tmp_path, count) as brokers:
         server = brokers[count]
         await create(brokers, "solo", count)
         await brokers.settled()
         before = server.controller.broker_epoch
-        store = server.store
-        assert isinstance(store, SqliteStore)
-        session_id = store.session_id
-        await store._in_executor(lambda: store._open_writer().expire(session_id))
+        await brokers.lose_session(count)
         await until(lambda: server.controller.broker_epoch > before)
         await brokers.settled()
         await until(lambda: brokers.partition("solo").leader == count)
@@ -279,7 +283,7 @@ async def test_a_broker_that_lost_its_session_leads_again_once_it_is_registered_
             assert (await produce(client, "solo", batch([b"on we go"]))).error_code == 0
 
 
-async def test_a_second_broker_with_the_same_id_is_refused(brokers: Cluster) -> None:
+async def test_a_second_broker_with_the_same_id_is_refused(brokers: InProcessCluster) -> None:
     """Rule K5: it names whoever holds the id."""
     waits = {"broker.session.timeout.ms": "3000"}  # For so long the other one might be dead.
     twin = brokers.make(2, {"log.dirs": str(brokers._directory / "twin"), **waits})
@@ -290,7 +294,7 @@ async def test_a_second_broker_with_the_same_id_is_refused(brokers: Cluster) -> 
     await brokers.settled()
 
 
-async def test_moves_and_elections_are_asked_of_any_broker(brokers: Cluster) -> None:
+async def test_moves_and_elections_are_asked_of_any_broker(brokers: InProcessCluster) -> None:
     asked = brokers.others()[0]
     await create(brokers, "t", 1, 2)
     await brokers.settled()
@@ -324,9 +328,9 @@ async def test_leadership_goes_back_by_itself_if_that_is_wanted(
         "leader.imbalance.check.interval.seconds": "1",
         "auto.leader.rebalance.enable": enabled,
     }
-    async with cluster(tmp_path, 2, settings) as brokers:
+    async with InProcessCluster(tmp_path, 2, settings) as brokers:
         away = brokers.others()[0].controller.broker_id
-        stays = brokers.boss.controller.broker_id
+        stays = brokers.in_office.controller.broker_id
         await create(brokers, "t", away, stays)
         await create(brokers, "u", away, stays)
         await brokers.stop(away)
@@ -339,11 +343,13 @@ async def test_leadership_goes_back_by_itself_if_that_is_wanted(
             await until(lambda: brokers.partition("t").leader == away)
         else:
             await asyncio.sleep(1.5)
-            moved = await brokers.boss.controller.move_leaders_back()
+            moved = await brokers.in_office.controller.move_leaders_back()
             assert moved == 2, "nobody had done it before"
 
 
-async def test_groups_are_coordinated_by_the_leader_of_their_partition(brokers: Cluster) -> None:
+async def test_groups_are_coordinated_by_the_leader_of_their_partition(
+    brokers: InProcessCluster,
+) -> None:
     found = set()
     for server in brokers.servers.values():
         async with connect(server.port) as client:
@@ -357,7 +363,7 @@ async def test_groups_are_coordinated_by_the_leader_of_their_partition(brokers: 
     assert topic.replication_factor == 3
 
 
-async def test_transactions_are_refused_wherever_one_asks(brokers: Cluster) -> None:
+async def test_transactions_are_refused_wherever_one_asks(brokers: InProcessCluster) -> None:
     """All brokers name the same coordinator, and that gives a final answer: nobody hangs."""
     keys = [f"tx{number}" for number in range(20)]
     named = []
@@ -377,7 +383,7 @@ async def test_transactions_are_refused_wherever_one_asks(brokers: Cluster) -> N
 
 async def test_a_broker_without_a_number_gets_one(tmp_path: Path) -> None:
     """Numbers above `reserved.broker.max.id`; a data directory keeps the one it got."""
-    brokers = Cluster(tmp_path)
+    brokers = InProcessCluster(tmp_path)
     try:
         await brokers.start(1)
         overrides = {"node.id": "", "log.dirs": str(tmp_path / "new")}

@@ -12,11 +12,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.cluster import Cluster, until
 from tests.controller.helpers import topic
 
 from tidemill.client import Consumer, Producer
-from tidemill.store.sqlite import SqliteStore
+from tidemill.testing.in_process import InProcessCluster, until
 from tidemill.testing.process import free_port
 from tidemill.types import TopicPartition
 
@@ -64,7 +63,7 @@ class Load:
 class Faults:
     """One trouble after the other, each over before the next begins."""
 
-    def __init__(self, brokers: Cluster, ports: dict[int, int], random: Random) -> None:
+    def __init__(self, brokers: InProcessCluster, ports: dict[int, int], random: Random) -> None:
         self._brokers = brokers
         self._ports = ports
         self._random = random
@@ -78,7 +77,7 @@ class Faults:
         ids = sorted(brokers.servers)
         bosses = [key for key in ids if brokers[key].controller.active]
         broker_id = random.choice(bosses * 2 + ids)
-        what = random.choice((brokers.stop, brokers.fall, self._expire))
+        what = random.choice((brokers.stop, brokers.fall, brokers.lose_session))
         await what(broker_id)
         if broker_id not in brokers.servers:
             await asyncio.sleep(random.uniform(0, 0.5))
@@ -93,12 +92,6 @@ class Faults:
         return len(bosses) == 1 and all(
             len(each.isr) == 3 for each in bosses[0].controller.image.topics["t"].partitions
         )
-
-    async def _expire(self, broker_id: int) -> None:
-        store = self._brokers[broker_id].store
-        assert isinstance(store, SqliteStore)
-        session_id = store.session_id
-        await store._in_executor(lambda: store._open_writer().expire(session_id))
 
 
 async def everything(bootstrap: tuple[str, ...]) -> dict[bytes, list[tuple[int, int]]]:
@@ -117,13 +110,13 @@ async def everything(bootstrap: tuple[str, ...]) -> dict[bytes, list[tuple[int, 
 
 async def live_through(directory: Path, seed: int, faults: int, flush_policy: str) -> None:
     settings = {"log.flush.policy": flush_policy, "min.insync.replicas": "2"}
-    brokers = Cluster(directory, settings)
+    brokers = InProcessCluster(directory, settings=settings)
     trouble = Faults(brokers, {key: free_port() for key in (1, 2, 3)}, Random(seed))
     try:
         for broker_id in (1, 2, 3):
             await trouble.start(broker_id)
         await brokers.settled()
-        [made] = await brokers.boss.controller.create_topics([topic("t", PARTITIONS, 3)])
+        [made] = await brokers.in_office.controller.create_topics([topic("t", PARTITIONS, 3)])
         assert made.error_code == 0, made.error_message
         load = Load(tuple(f"127.0.0.1:{server.port}" for server in brokers.servers.values()))
         async with asyncio.TaskGroup() as running:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.cluster import until
 from tests.broker.harness import (
     Client,
     batch,
@@ -30,6 +29,7 @@ from tidemill.broker.connection import BYTES_PER_TURN_MAX, Connection
 from tidemill.broker.listener import TcpAddress
 from tidemill.broker.outbox import IN_FLIGHT_MAX
 from tidemill.broker.server import BrokerServer
+from tidemill.testing.in_process import until
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.compression import Codec
 from tidemill.wire.frame import encode_request, encode_response

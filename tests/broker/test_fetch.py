@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.broker.cluster import until
 from tests.broker.harness import (
     Client,
     batch,
@@ -34,6 +33,7 @@ from tidemill.broker.server import BrokerServer
 from tidemill.errors import ErrorCode
 from tidemill.storage.files import OsFiles
 from tidemill.storage.slice import LogSlice
+from tidemill.testing.in_process import until
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.messages.fetch import (
     FetchPartition,

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.cluster import until
 from tests.broker.harness import connect, metadata_of
 from tests.controller.helpers import ENDPOINT, broker_config
 
@@ -23,6 +22,7 @@ from tidemill.controller import Controller
 from tidemill.errors import ApiError
 from tidemill.store.memory import MemoryStore, MemoryTree
 from tidemill.store.url import SqliteUrl, ZooKeeperUrl
+from tidemill.testing.in_process import until
 from tidemill.wire.messages.api_versions import ApiVersionsRequest
 
 

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster import Cluster, cluster, until
 from tests.broker.harness import batch, connect, fetch_request, list_offset, produce
 
 from tidemill.broker.server import BrokerServer
 from tidemill.client.producer import Producer
 from tidemill.errors import ErrorCode
 from tidemill.replication.partition import Partition
+from tidemill.testing.in_process import InProcessCluster, until
 from tidemill.wire.messages.fetch import ReplicaState
 from tidemill.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 
@@ -27,18 +27,18 @@ PATIENT = {**QUICK, "replica.lag.time.max.ms": "60000"}
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(tmp_path, 3, QUICK) as running:
+async def brokers(tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+    async with InProcessCluster(tmp_path, 3, QUICK) as running:
         yield running
 
 
 @pytest.fixture
-async def patient(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with cluster(tmp_path, 3, PATIENT) as running:
+async def patient(tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+    async with InProcessCluster(tmp_path, 3, PATIENT) as running:
         yield running
 
 
-async def create_topic(brokers: Cluster, **configs: str) -> None:
+async def create_topic(brokers: InProcessCluster, **configs: str) -> None:
     wanted = CreatableTopic(
         name="t",
         num_partitions=1,
@@ -48,21 +48,21 @@ async def create_topic(brokers: Cluster, **configs: str) -> None:
             for key, value in configs.items()
         ],
     )
-    (result,) = await brokers.boss.controller.create_topics([wanted])
+    (result,) = await brokers.in_office.controller.create_topics([wanted])
     assert result.error_code == 0, result.error_message
     await brokers.settled()
 
 
-def leader_of(brokers: Cluster) -> BrokerServer:
+def leader_of(brokers: InProcessCluster) -> BrokerServer:
     return brokers[brokers.partition("t").leader]
 
 
-def replicas(brokers: Cluster) -> list[Partition]:
+def replicas(brokers: InProcessCluster) -> list[Partition]:
     found = [server.broker.replicas.get("t", 0) for server in brokers.servers.values()]
     return [partition for partition in found if partition is not None]
 
 
-async def test_a_record_reaches_every_broker(patient: Cluster) -> None:
+async def test_a_record_reaches_every_broker(patient: InProcessCluster) -> None:
     """Rule B1: acks=all comes back when all in sync have it."""
     await create_topic(patient)
     async with connect(leader_of(patient).port) as client:
@@ -72,7 +72,7 @@ async def test_a_record_reaches_every_broker(patient: Cluster) -> None:
     await until(lambda: all(each.high_watermark == 50 for each in replicas(patient)))
 
 
-async def test_under_ack_every_broker_has_flushed(patient: Cluster) -> None:
+async def test_under_ack_every_broker_has_flushed(patient: InProcessCluster) -> None:
     """Rules E6 and E7."""
     await create_topic(patient, flush_policy="ack")
     async with connect(leader_of(patient).port) as client:
@@ -83,7 +83,7 @@ async def test_under_ack_every_broker_has_flushed(patient: Cluster) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_a_leader_that_goes_is_replaced_and_comes_back(
-    brokers: Cluster, is_clean: bool
+    brokers: InProcessCluster, is_clean: bool
 ) -> None:
     """Rules K1, A10 and C3: nothing is lost, and the broker is in sync again."""
     await create_topic(brokers, min_insync_replicas="2", flush_policy="ack")
@@ -104,7 +104,7 @@ async def test_a_leader_that_goes_is_replaced_and_comes_back(
         assert (await list_offset(client, "t", -1)).offset == 2
 
 
-async def test_producing_goes_on_while_brokers_come_and_go(brokers: Cluster) -> None:
+async def test_producing_goes_on_while_brokers_come_and_go(brokers: InProcessCluster) -> None:
     """Every acked record is there once, in order, though each broker was down for a while."""
     await create_topic(brokers, min_insync_replicas="2", flush_policy="ack")
     bootstrap = [f"127.0.0.1:{server.port}" for server in brokers.servers.values()]
@@ -137,7 +137,7 @@ async def test_producing_goes_on_while_brokers_come_and_go(brokers: Cluster) -> 
     assert replicas(brokers)[0].log.log_end_offset == len(offsets)
 
 
-async def test_a_stranger_cannot_fetch_as_a_replica(brokers: Cluster) -> None:
+async def test_a_stranger_cannot_fetch_as_a_replica(brokers: InProcessCluster) -> None:
     """CVE-2018-1288: the cluster's secret is not known to clients."""
     await create_topic(brokers)
     request = fetch_request(brokers.image.topics["t"].topic_id, 0)
@@ -147,7 +147,7 @@ async def test_a_stranger_cannot_fetch_as_a_replica(brokers: Cluster) -> None:
     assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_a_follower_sends_producers_to_the_leader(brokers: Cluster) -> None:
+async def test_a_follower_sends_producers_to_the_leader(brokers: InProcessCluster) -> None:
     await create_topic(brokers)
     leader = brokers.partition("t").leader
     follower = next(one for one in brokers.servers if one != leader)
@@ -160,7 +160,7 @@ async def test_a_follower_sends_producers_to_the_leader(brokers: Cluster) -> Non
 
 async def test_replicas_move_between_disks_under_load(tmp_path: Path) -> None:
     """A leader's and a follower's log change directories; nobody falls out of sync for it."""
-    brokers = Cluster(tmp_path, PATIENT)
+    brokers = InProcessCluster(tmp_path, settings=PATIENT)
     try:
         for broker_id in (1, 2, 3):
             dirs = [str(tmp_path / f"{broker_id}-{name}") for name in ("a", "b")]
@@ -184,7 +184,7 @@ async def test_replicas_move_between_disks_under_load(tmp_path: Path) -> None:
         await brokers.close()
 
 
-def move_all(brokers: Cluster) -> None:
+def move_all(brokers: InProcessCluster) -> None:
     """Every replica to the directory where it is not."""
     for server in brokers.servers.values():
         partition = server.broker.replicas.get("t", 0)
@@ -202,7 +202,7 @@ def fill_disk(server: BrokerServer, *, is_full: bool = True) -> None:
 
 async def test_a_leader_without_room_hands_over(tmp_path: Path) -> None:
     """Rule E8: nobody waits for a full disk while others have room; with room it is back."""
-    async with cluster(tmp_path, 3, PATIENT) as brokers:
+    async with InProcessCluster(tmp_path, 3, PATIENT) as brokers:
         await create_topic(brokers)
         full = leader_of(brokers)
         async with connect(full.port) as client:
@@ -222,7 +222,7 @@ async def test_a_leader_without_room_hands_over(tmp_path: Path) -> None:
 
 async def test_a_follower_without_room_holds_up_nobody(tmp_path: Path) -> None:
     """Rule E8: it leaves the ISR when it knows, not when its leader has waited long enough."""
-    async with cluster(tmp_path, 3, PATIENT) as brokers:
+    async with InProcessCluster(tmp_path, 3, PATIENT) as brokers:
         await create_topic(brokers)
         leader = leader_of(brokers)
         full = next(each for each in brokers.servers.values() if each is not leader)

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.cluster import until
 from tests.broker.harness import Client, batch, connect, create_topic, fetch, make_server, produce
 from tests.storage.helpers import TOPIC_ID, TP, manager_on, read_all
 from tests.storage.helpers import batch as stored_batch
@@ -24,6 +23,7 @@ from tidemill.errors import ErrorCode
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.testing.disk import CrashDisk, PowerCut
+from tidemill.testing.in_process import until
 from tidemill.testing.process import BrokerProcess
 from tidemill.types import TopicPartition
 from tidemill.wire.batch import iter_headers

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from tests.broker.cluster import until
 from tests.broker.harness import batch, connect, create_topic, produce_request, running_broker
 from tests.waiting import eventually_async
 
@@ -17,6 +16,7 @@ from tidemill.broker.server import WORK_THREADS, BrokerServer
 from tidemill.clock import SystemClock
 from tidemill.executor import ThreadExecutor
 from tidemill.store.sqlite import SqliteStore
+from tidemill.testing.in_process import until
 from tidemill.wire.compression import Codec
 from tidemill.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.broker.cluster import until
 from tests.replication.helpers import OTHER, SELF, World, partition_image, topic_image
 from tests.storage.helpers import batch
 
@@ -19,6 +18,7 @@ from tidemill.replication.driver import LeaderDriver, key_of
 from tidemill.replication.follower import FollowerFetcher, FollowerSettings, Status
 from tidemill.replication.partition import Partition
 from tidemill.replication.throttle import UNLIMITED, Throttle
+from tidemill.testing.in_process import until
 from tidemill.types import BrokerEpoch
 from tidemill.wire.messages.fetch import (
     EpochEndOffset,

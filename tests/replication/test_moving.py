@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.broker.cluster import until
 from tests.replication.helpers import World, records, topic_image
 from tests.storage.helpers import TOPIC_ID, TP, batch, manager_on, read_all
 
@@ -27,6 +26,7 @@ from tidemill.storage.files import Buffer
 from tidemill.storage.log import Log
 from tidemill.storage.log_config import LogConfig
 from tidemill.testing.disk import CrashDisk
+from tidemill.testing.in_process import until
 from tidemill.types import TopicPartition
 
 DIRS = ("/one", "/two")

@@ -150,13 +150,14 @@ class BrokerServer:
         await self._join()
         self._start_upkeep()
 
-    async def stop(self) -> None:
+    async def stop(self, *, hands_over: bool = True) -> None:
         """Go down cleanly, undoing what `start` did in the reverse order (rule K1).
 
-        Everything is flushed, the next start needs no recovery, and the session ends last.
+        Everything is flushed, the next start needs no recovery, and the session ends last. Tests
+        have a broker go without handing over what it leads.
         """
-        if self._is_up:
-            self._is_up = False
+        was_up, self._is_up = self._is_up, False
+        if was_up and hands_over:
             await self._hand_over()
         await self._undo.aclose()
 

@@ -205,6 +205,11 @@ class SqliteStore(SingleWrites):
         self._poll_soon()
         return results
 
+    async def expire_session(self) -> None:
+        """End our session as if its lease had run out: for tests. We hear of it as ever."""
+        session_id = self.session_id
+        await self._in_executor(lambda: self._open_writer().expire(session_id))
+
     def _open_writer(self) -> StoreFile:
         if self._writer is None:
             raise StoreUnavailable("the store is closed")
