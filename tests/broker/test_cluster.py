@@ -37,7 +37,7 @@ from tidemill.wire.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from tidemill.wire.messages.find_coordinator import FindCoordinatorRequest
-from tidemill.wire.messages.isr import AlterPartitionRequest
+from tidemill.wire.messages.isr import AlterPartitionRequest, AlterPartitionResponse
 from tidemill.wire.messages.producers import AllocateProducerIdsRequest, InitProducerIdRequest
 from tidemill.wire.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -281,6 +281,40 @@ async def test_a_broker_that_lost_its_session_leads_again_once_it_is_registered_
         await brokers.settled()
         async with connect(server.port) as client:
             assert (await produce(client, "solo", batch([b"on we go"]))).error_code == 0
+
+
+async def test_an_isr_change_does_not_wait_for_a_controller_that_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule C5: it stands still with the proposal; whoever comes after it is told it, soon."""
+    async with InProcessCluster(tmp_path, settings={"replica.lag.time.max.ms": "500"}) as brokers:
+        boss = brokers.in_office
+        leader, follower = brokers.others()
+        await create(brokers, "t", leader.controller.broker_id, follower.controller.broker_id)
+        await brokers.settled()
+        arrived = asyncio.Event()
+        answer = boss.controller.alter_partition
+
+        async def stand_still(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            if arrived.is_set():
+                return await answer(request)
+            arrived.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(boss.controller, "alter_partition", stand_still)
+        await follower.broker.replicas.close()
+        async with connect(leader.port) as client:
+            assert (await produce(client, "t", batch([b"x"]), acks=1)).error_code == 0
+        await until(arrived.is_set)
+        await brokers.lose_session(brokers.controller_id)
+        alone = (leader.controller.broker_id,)
+
+        def has_shrunk() -> bool:
+            found = leader.controller.image.partition("t", 0)
+            return found is not None and found.isr == alone
+
+        await until(has_shrunk, within_s=10)
 
 
 async def test_a_second_broker_with_the_same_id_is_refused(brokers: InProcessCluster) -> None:

@@ -7,6 +7,10 @@ waits for records must not hold up an ISR change behind it.
 
 A request that fails ends its connection; the next one opens another. Nothing is sent twice here:
 whoever asks knows whether that does harm.
+
+A broker that stands still answers nothing and closes nothing. When the image says that it is gone,
+or that another one has its office, nobody waits for it any longer (`Peers.follow`): what it was
+asked counts as lost.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from tidemill.client.settings import CommonSettings
 from tidemill.clock import Clock
 from tidemill.errors import ErrorCode
 from tidemill.image import BrokerImage, ClusterImage
-from tidemill.types import BrokerEpoch
+from tidemill.types import NO_BROKER, BrokerEpoch
 from tidemill.wire.apis import APIS, ApiKey
 from tidemill.wire.declare import Message
 from tidemill.wire.messages.cluster import ClusterHelloRequest, ClusterHelloResponse
@@ -44,6 +48,9 @@ from tidemill.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsR
 CONTROL = "control"
 FETCH = "fetch"
 IMAGES = "images"
+
+FAREWELL_S = 1.0
+"""How long a controller whose office is another's may take to answer what it was asked before."""
 
 _UNADVERTISED = (ApiKey.ALTER_PARTITION, ApiKey.ALLOCATE_PRODUCER_IDS)
 """Kafka's own messages between brokers, which no client is told of either."""
@@ -93,6 +100,9 @@ class Peers:
         self._connector = connector
         self._settings = CommonSettings(client_id=f"tidemill-broker-{identity.broker_id}")
         self._links: dict[tuple[int, str], _Link] = {}
+        self._leaving: dict[_Link, asyncio.TimerHandle] = {}
+        """Links to controllers that were replaced, while they may still answer."""
+        self._controller_id = NO_BROKER
         self._closed = False
 
     async def request(
@@ -115,12 +125,37 @@ class Peers:
                 f"broker {broker_id} did not answer {type(message).__name__} in {timeout_ms} ms",
             ) from None
 
+    def follow(self, image: ClusterImage) -> None:
+        """Close the links to brokers that are gone or came back, and to a controller of before."""
+        for (broker_id, _), link in list(self._links.items()):
+            broker = image.broker(broker_id)
+            if broker is None or broker.epoch != link.broker_epoch:
+                self._forget(broker_id)
+        before, self._controller_id = self._controller_id, image.controller_id
+        if before not in (NO_BROKER, image.controller_id):
+            self._take_leave(before)
+
+    def _take_leave(self, broker_id: int) -> None:
+        """It may have given up its office in good order, and be about to answer: not at once."""
+        link = self._links.pop((broker_id, CONTROL), None)
+        if link is None or self._closed:
+            return
+
+        def close() -> None:
+            del self._leaving[link]
+            link.close()
+
+        self._leaving[link] = asyncio.get_running_loop().call_later(FAREWELL_S, close)
+
     def close(self) -> None:
         """Close every connection; requests under way fail."""
         self._closed = True
-        for link in self._links.values():
+        for timer in self._leaving.values():
+            timer.cancel()
+        for link in [*self._links.values(), *self._leaving]:
             link.close()
         self._links.clear()
+        self._leaving.clear()
 
     async def _connection(self, broker_id: int, channel: str) -> Connection:
         if self._closed:

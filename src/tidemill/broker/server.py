@@ -257,6 +257,7 @@ class BrokerServer:
             connector=self._connector,
         )
         controller.connect(self.peers)
+        controller.subscribe(self.peers.follow)
 
     def _close_peers(self) -> None:
         if self.peers is not None:
