@@ -185,6 +185,24 @@ def test_a_damaged_epoch_checkpoint_is_read_from_the_batches(
     assert parse_epochs(disk.read_file(path)) == expected, "and the file is whole again"
 
 
+def test_an_epoch_that_was_cut_off_again_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    """Rule D1: it led, nothing was written in that epoch, and another led on from an older one."""
+    disk = CrashDisk()
+    log = make(disk, 2)
+    log.leader_epochs.assign(1, 2)
+    log.truncate_to(2)
+    log.append_as_follower(batch(b"copied", base_offset=2, leader_epoch=0))
+    log.flush()
+    path = f"{PATH}/{LEADER_EPOCHS}"
+    disk.truncate(path, 0)
+    disk.write_at(path, 0, (b"0\n2\n0 0\n1 2\n",))
+    with caplog.at_level("ERROR"):
+        again = reopen(disk)
+    assert again.leader_epochs.entries == [(0, 0)]
+    assert not caplog.records
+    assert parse_epochs(disk.read_file(path)) == [(0, 0)]
+
+
 def test_epochs_that_a_scan_found_are_written_down_after_a_clean_stop_too() -> None:
     """Rule D1: the next start will not scan again, so what the file lacks would be lost then."""
     disk = CrashDisk()

@@ -159,6 +159,10 @@ class LeaderEpochCache:
             kept -= 1
         return self._keep(slice(0, kept))
 
+    def truncate_epochs_after(self, epoch: int) -> bool:
+        """Drop epochs above this one; True when something changed."""
+        return self._keep(slice(0, bisect_right(self._epochs, epoch)))
+
     def truncate_from_start(self, start_offset: int) -> bool:
         """Drop epochs that ended before the start; the one it falls into begins there now."""
         slot = bisect_right(self._starts, start_offset)

@@ -35,11 +35,16 @@ def complete_epochs(
     """Learn from the batches what the checkpoint does not say, or no longer (rule D1).
 
     It may be lost or damaged, or may have forgotten the epochs of records that a DeleteRecords hid
-    and a crash brought back. One that contradicts the last batch is not believed at all.
+    and a crash brought back. What a truncation took out of it may not have been written down, and
+    batches of an older epoch been copied since. One that contradicts the last batch otherwise is
+    not believed at all.
     """
     if start_offset >= end_offset:
         return
-    if not _agrees_with_last_batch(files, segments[-1], epochs):
+    last = _last_batch(files, segments[-1])
+    if last is not None and epochs.epoch_for(last.base_offset) > last.partition_leader_epoch:
+        epochs.truncate_epochs_after(last.partition_leader_epoch)
+    if last is not None and epochs.epoch_for(last.base_offset) != last.partition_leader_epoch:
         _log.error("the leader epochs beside %s are wrong: it says others", segments[-1].log_path)
         epochs.clear()
     known = epochs.entries
@@ -56,14 +61,15 @@ def complete_epochs(
         epochs.note(epoch, begin)
 
 
-def _agrees_with_last_batch(files: Files, active: Segment, epochs: LeaderEpochCache) -> bool:
+def _last_batch(files: Files, active: Segment) -> BatchHeader | None:
+    """The one that says what its epoch is, if there is one."""
     try:
         last = active.last_batch(files.pread)
     except WireError:
-        return True  # Damage in the batches is no fault of the checkpoint.
+        return None  # Damage in the batches is no fault of the checkpoint.
     if last is None or last[1].partition_leader_epoch < 0:
-        return True
-    return epochs.epoch_for(last[1].base_offset) == last[1].partition_leader_epoch
+        return None
+    return last[1]
 
 
 def _note_epochs(
