@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tidemill.store.base import Event, SessionExpired, StoreUnavailable
+from tidemill.store.base import Check, Create, Event, SessionExpired, StoreUnavailable
 from tidemill.testing.ensemble import HOST, Ensemble
-from tidemill.testing.far_store import FarStore
+from tidemill.testing.far_store import CuttingStore, FarStore
 from tidemill.testing.loop import SimLoop
 from tidemill.testing.network import SimNetwork
 
@@ -95,3 +95,32 @@ def test_a_short_break_costs_neither_session_nor_events(world: World) -> None:
     assert one.session_id == session_id
     assert [event.path for event in heard] == ["/a"]
     world.run("one", one.put("/a", b"1"))
+
+
+def test_a_long_commit_is_cut_and_tells_when_its_connection_breaks_in_between(
+    world: World,
+) -> None:
+    host = world.network.host("three")
+    store = CuttingStore(world.ensemble.post, host.connect, host.clock, ops_max=2)
+    cuts: list[bool] = []
+    store.on_cut = lambda: cuts.append(True)
+    world.run("three", store.open(session_timeout_ms=TIMEOUT_MS))
+    world.run("three", store.create("/guard"))
+    guard = Check("/guard", 0)
+    ops = [Create(f"/{number}") for number in range(5)]
+
+    async def commit(breaks_before: int = -1) -> None:
+        for number, portion in enumerate(store.portions(guard, ops)):
+            assert len(portion) <= 3
+            assert portion[0] is guard
+            if number == breaks_before:
+                world.network.reset_connections("three", HOST)
+            await store.multi(portion)
+
+    with pytest.raises(StoreUnavailable):
+        world.run("three", commit(breaks_before=0))
+    assert not cuts, "nothing of it was written"
+    with pytest.raises(StoreUnavailable):
+        world.run("three", commit(breaks_before=2))
+    assert cuts
+    assert world.run("three", store.children("/")) == ["0", "1", "2", "3", "guard"]

@@ -3,7 +3,8 @@
 A `FarStore` is to its broker what a ZooKeeper client is: requests take time, get lost with their
 connection, and may have taken effect all the same (`StoreUnavailable`); a session that was not
 heard of for its timeout is over, and its owner learns of it late; events come in commit order,
-those of a broken connection with the next one.
+those of a broken connection with the next one. A `CuttingStore` is one whose transactions are
+small: what is longer is cut, as ZooKeeper's are, and its pieces are several commits.
 
     ensemble = Ensemble(network.host("store"))
     store = FarStore(ensemble.post, broker_host.connect, broker_host.clock)
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tidemill.client.connection import Connector
 from tidemill.clock import Clock
 from tidemill.store.base import (
+    Check,
     Event,
     ListedWatch,
     Node,
@@ -291,3 +293,29 @@ class FarStore(SingleWrites):
             for watch in [w for w in self._watches if watches(w.path, w.recursive, event.path)]:
                 if watch in self._watches:
                     call_watcher(watch.callback, event)
+
+
+class CuttingStore(FarStore):
+    """Its transactions hold a few operations and the guard; implements `CutsCommits`, too."""
+
+    def __init__(self, post: Post, connector: Connector, clock: Clock, *, ops_max: int) -> None:
+        super().__init__(post, connector, clock)
+        self.on_cut: Callable[[], None] = lambda: None
+        """Called when some pieces of a commit were written and another was not, for all we know."""
+        self._ops_max = ops_max
+        self._written = 0
+
+    def portions(self, guard: Check, ops: Sequence[Op]) -> Iterator[list[Op]]:
+        for start in range(0, len(ops), self._ops_max):
+            self._written = start
+            yield [guard, *ops[start : start + self._ops_max]]
+        self._written = 0
+
+    async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
+        try:
+            return await super().multi(ops)
+        except StoreError:
+            if self._written:
+                self._written = 0
+                self.on_cut()
+            raise

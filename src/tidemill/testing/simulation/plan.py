@@ -38,6 +38,8 @@ class Plan:
     """How long things go wrong."""
     pause_s_mean: float
     """Between one trouble and the next."""
+    ops_per_commit: int
+    """How many operations the store takes at once; it cuts what is longer. 0: all of them."""
 
     def random(self, what: str) -> Random:
         """The randomness of one part of the world: others may draw more without changing it."""
@@ -63,6 +65,7 @@ class Plan:
             records_per_s=random.choice((3.0, 8.0, 20.0)),
             trouble_s=random.uniform(5.0, 12.0),
             pause_s_mean=random.choice((0.3, 0.7, 1.5)),
+            ops_per_commit=random.choice((0, 0, 1, 2, 3)),
         )
 
 

@@ -19,7 +19,7 @@ from tidemill.errors import TidemillError
 from tidemill.replication.partition import Partition
 from tidemill.testing.disk import CrashDisk
 from tidemill.testing.ensemble import HOST, Ensemble
-from tidemill.testing.far_store import FarStore
+from tidemill.testing.far_store import CuttingStore, FarStore
 from tidemill.testing.loop import SimLoop, VirtualExecutor
 from tidemill.testing.network import SimHost, SimNetwork
 from tidemill.testing.simulation.plan import MIN_ISR, PORT, REPLICAS, Plan
@@ -111,11 +111,23 @@ class Machine:
             clock=self.host.clock,
             random=world.plan.random(life),
             files=self.disk,
-            store=FarStore(world.ensemble.post, self.host.connect, self.host.clock),
+            store=self._store(),
             connector=self.host.connect,
             binder=self._bind,
             executors=lambda *, threads, name: next(executors),
         )
+
+    def _store(self) -> FarStore:
+        post, ops_max = self._world.ensemble.post, self._world.plan.ops_per_commit
+        if ops_max:
+            store = CuttingStore(post, self.host.connect, self.host.clock, ops_max=ops_max)
+            store.on_cut = self._commit_was_cut
+            return store
+        return FarStore(post, self.host.connect, self.host.clock)
+
+    def _commit_was_cut(self) -> None:
+        self._world.counts["cut commits"] += 1
+        self._world.note(f"a commit of {self.name} was cut")
 
     def _settings(self) -> dict[str, str]:
         plan = self._world.plan
