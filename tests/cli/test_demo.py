@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import sys
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,21 @@ def test_the_pipeline_makes_tables_and_a_report_of_all_that_went_in(tmp_path: Pa
     assert page.count("<svg") == 4
     assert "/checkout" in page
     assert not list(tmp_path.glob("spark-*")), "it takes everything away but the report"
+
+
+@pytest.mark.soak
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(600)
+def test_the_demo_as_it_is_ends_well_in_under_three_minutes(tmp_path: Path) -> None:
+    """Without any option, on a machine that has nothing else to do."""
+    if (lacking := needs.missing()) is not None:
+        pytest.skip(f"NO SPARK: {lacking.what}")
+    begin_s = time.monotonic()
+    ran = run([sys.executable, "-m", "tidemill.cli", "demo"], cwd=tmp_path, timeout_s=590)
+    took_s = time.monotonic() - begin_s
+    assert ran.status == 0, f"{ran.out}\n{ran.err}"
+    assert took_s < 180
+    assert [each.name for each in tmp_path.iterdir()] == ["tidemill-demo.html"]
 
 
 @pytest.mark.parametrize("arguments", [("--seconds", "0"), ("--seconds", "61"), ("--rate", "0")])

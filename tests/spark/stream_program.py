@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tests.spark.table_kinds import UPSERT, UPSERT_KEYS
+
 from tidemill.spark import session
 from tidemill.spark.pipeline.spark_errors import is_impatience
 from tidemill.spark.sessions import SHORT_LIVED
@@ -63,12 +65,16 @@ def start(
         .load()
         .selectExpr("partition", "offset", "cast(value as string) as value")
     )
+    if name == UPSERT:
+        stream = stream.selectExpr("*", f"cast(value as bigint) % {UPSERT_KEYS} as key")
     writer = (
         stream.writeStream.format("tidemill")
         .queryName(name)
         .option("table", table)
         .option("checkpointLocation", f"{arguments.checkpoints}/{name}")
     )
+    if name == UPSERT:
+        writer = writer.option("mode", "upsert").option("keys", "key")
     if arguments.until_caught_up:
         writer = writer.trigger(availableNow=True)
     return writer.start()

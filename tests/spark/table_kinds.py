@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+UPSERT = "upsert"
+UPSERT_KEYS = 40
+"""A number goes to the partition that is left when it is divided by their count, and their count
+divides this: so all numbers of a key are in one partition, in their order."""
+
 
 class TableKind(Protocol):
     """A table below a folder: what the sink is told, and what is in it."""
@@ -19,8 +24,19 @@ class TableKind(Protocol):
         """The column `value` of all rows."""
         ...
 
+    def expected(self, values: list[str]) -> list[str]:
+        """What it has to hold once all of these, which are numbers, were written into it."""
+        ...
 
-class ParquetTable:
+
+class Appended:
+    """Every row stays."""
+
+    def expected(self, values: list[str]) -> list[str]:
+        return values
+
+
+class ParquetTable(Appended):
     def __init__(self, folder: Path) -> None:
         self._path = folder
         self.table = f"parquet:{folder}"
@@ -34,7 +50,7 @@ class ParquetTable:
         return found
 
 
-class DeltaTable:
+class DeltaTable(Appended):
     def __init__(self, folder: Path) -> None:
         self._path = folder
         self.table = f"delta:{folder}"
@@ -48,7 +64,15 @@ class DeltaTable:
         return found
 
 
-class IcebergTable:
+class UpsertedTable(DeltaTable):
+    """One row per key, the last; `stream_program` makes the keys of the numbers."""
+
+    def expected(self, values: list[str]) -> list[str]:
+        last = {int(value) % UPSERT_KEYS: value for value in values}
+        return list(last.values())
+
+
+class IcebergTable(Appended):
     """In a catalog of its own, which pyiceberg finds by its environment."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,4 +95,5 @@ KINDS: dict[str, type[TableKind]] = {
     "parquet": ParquetTable,
     "delta": DeltaTable,
     "iceberg": IcebergTable,
+    UPSERT: UpsertedTable,
 }
