@@ -149,6 +149,53 @@ async def test_a_log_that_begins_in_the_middle_of_a_batch_can_be_moved(
     assert [record.value for record in read_all(log)] == [b"c", b"d", b"e"]
 
 
+async def test_a_copy_is_flushed_while_it_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 2.L: what the loop waits for in the end is little, however large the log is."""
+    monkeypatch.setattr(moving, "REST_BYTES_MAX", 5_000)
+    monkeypatch.setattr(moving, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(moving, "FLUSH_BYTES", 50_000)
+    world = come_up(CrashDisk(Random(3)))
+    partition = world.only()
+    for _ in range(200):
+        partition.append(records(b"v" * 1_000), required_acks=1)
+    unflushed: list[int] = []
+    finish_move = world.logs.finish_move
+
+    def finish(log: Log, future: Log) -> Log:
+        unflushed.append(future.log_end_offset - future.flushed_offset)
+        return finish_move(log, future)
+
+    monkeypatch.setattr(world.logs, "finish_move", finish)
+    target = other_dir(partition.log)
+    flusher = world.logs._places[target].flusher
+    world.replicas.moves.move(partition, target)
+    await moves_end(world)
+    assert partition.log.dir.path == target
+    assert len(read_all(partition.log)) == 200
+    (left,) = unflushed
+    assert left <= 5
+    assert flusher.flushes >= 200_000 // 60_000
+
+
+async def test_a_copy_that_cannot_be_flushed_is_given_up_and_the_log_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule E1, in the directory that it was to go to."""
+    monkeypatch.setattr(moving, "REST_BYTES_MAX", 100)
+    disk = CrashDisk(Random(3))
+    world = come_up(disk)
+    partition = world.only()
+    for _ in range(10):
+        partition.append(records(b"v" * 100), required_acks=1)
+    target = other_dir(partition.log)
+    disk.fails_sync = lambda path: path.startswith(target) and path.endswith(".log")
+    world.replicas.moves.move(partition, target)
+    await moves_end(world)
+    assert world.logs.offline_dirs == [target]
+    assert partition.log.dir.path != target
+    assert partition.append(records(b"more"), required_acks=1)
+
+
 class FailingDisk(CrashDisk):
     """A disk that refuses one kind of operation on the paths that a test names."""
 

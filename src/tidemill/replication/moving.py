@@ -1,8 +1,8 @@
 """Moves replicas from one log directory of this broker to another (KIP-113), while they serve.
 
-The log is copied in the background, a chunk at a time, as a follower would copy it. When little is
-left, the rest is copied and the copy takes the log's place within one turn of the loop: nobody can
-append in between.
+The log is copied in the background, a chunk at a time, as a follower would copy it, and flushed off
+the loop while it fills. When little is left, and little unflushed, the rest is copied and the copy
+takes the log's place, durably, within one turn of the loop: nobody can append in between.
 
 The copy's directory is there from the request on, so a restart finds the moves that were under way
 (`Moves.resume`) and goes on with what was copied, as far as that agrees with the log.
@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 REST_BYTES_MAX = 1 << 20
-"""What is copied, and flushed, in the turn in which the copy takes over."""
+"""What is copied, and at most as much again flushed, in the turn in which the copy takes over."""
+FLUSH_BYTES = 32 << 20
+"""After so much a copy is flushed: a disk that gets all of it at once is slow for others, too."""
 MOVES_MAX = 10_000
 
 
@@ -50,6 +52,8 @@ class Move:
     found_end: int
     """Where the log ended then: what the copy has beyond that is not of this log."""
     future: Log | None = None
+    unflushed_bytes: int = 0
+    """What was copied since the last flush of the copy."""
 
     @property
     def lag(self) -> int:
@@ -190,30 +194,51 @@ class Moves:
             # It was cut, or has lost its beginning: what was copied may not be in it any more.
             move.cuts = source.cuts
             future.truncate_fully_and_start_at(source.log_start_offset)
-        if self._rest_bytes(source, future) <= REST_BYTES_MAX:
+        is_nearly_done = self._rest_bytes(source, future) <= REST_BYTES_MAX
+        if move.unflushed_bytes > (REST_BYTES_MAX if is_nearly_done else FLUSH_BYTES):
+            await self._flush(move, future)
+            return False  # The log may have grown meanwhile.
+        if is_nearly_done:
             self._switch(move.partition, source, future)
             return True
         if wait_ms := self._throttle.wait_ms():
             await asyncio.sleep(wait_ms / 1000)
             return False
-        found = _slice_of(source, future.log_end_offset)
+        found = _slice_of(source, future.log_end_offset, CHUNK_BYTES)
         records = await in_thread(self._executor, found.read_blocking)
         if records and source.cuts == move.cuts:
             _take(source, future, records)
+            move.unflushed_bytes += len(records)
             self._throttle.take(len(records))
         return False
+
+    async def _flush(self, move: Move, future: Log) -> None:
+        """Make durable what was copied; raises if that fails (rule E1)."""
+        flushed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+        def then(error: BaseException | None) -> None:
+            if not flushed.done():  # Whoever waited may have been cancelled.
+                flushed.set_result(error)
+
+        self._logs.request_flush(future, then)
+        error = await flushed
+        if error is not None:
+            raise error
+        move.unflushed_bytes = 0
 
     def _rest_bytes(self, source: Log, future: Log) -> int:
         if future.log_end_offset == source.log_end_offset:
             return 0
         if future.log_end_offset < source.segments[-1].base_offset:
             return REST_BYTES_MAX + 1  # There is a whole segment more.
-        return _slice_of(source, future.log_end_offset, REST_BYTES_MAX + 1).size_bytes
+        # All of it: with a limit it would end before the batch that does not fit any more.
+        return _slice_of(source, future.log_end_offset, source.segments[-1].size).size_bytes
 
     def _switch(self, partition: Partition, source: Log, future: Log) -> None:
         """Copy the rest and let the copy take over, in one turn of the loop."""
         while future.log_end_offset < source.log_end_offset:
-            _take(source, future, _slice_of(source, future.log_end_offset).read_blocking())
+            chunk = _slice_of(source, future.log_end_offset, CHUNK_BYTES)
+            _take(source, future, chunk.read_blocking())
         for epoch, start in source.leader_epochs.entries:
             if epoch > future.leader_epochs.latest:
                 future.leader_epochs.assign(epoch, start)
@@ -250,5 +275,5 @@ def _take(source: Log, future: Log, records: bytes) -> None:
     ReplicaCopy(future, 0).append(found)
 
 
-def _slice_of(source: Log, offset: int, max_bytes: int = CHUNK_BYTES) -> LogSlice:
+def _slice_of(source: Log, offset: int, max_bytes: int) -> LogSlice:
     return source.read(offset, max_bytes=max_bytes, upper_offset=source.log_end_offset)
