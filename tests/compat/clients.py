@@ -16,6 +16,9 @@ import confluent_kafka
 import kafka
 
 LIMIT_S = 60
+LINGER_MS = 30_000
+"""Nothing is sent before its batch is full or the test flushes, so that batches are as large as can
+be."""
 
 
 class Sent(NamedTuple):
@@ -71,7 +74,7 @@ def confluent_produce(
         {
             "bootstrap.servers": bootstrap,
             "compression.type": codec,
-            "linger.ms": 50,
+            "linger.ms": LINGER_MS,
             "message.max.bytes": 2_000_000,
             "batch.size": 2_000_000,
             "enable.idempotence": True,
@@ -128,7 +131,7 @@ def kafka_python_produce(
     producer = kafka.KafkaProducer(
         bootstrap_servers=bootstrap,
         compression_type=None if codec == "none" else codec,
-        linger_ms=50,
+        linger_ms=LINGER_MS,
         max_request_size=2_000_000,
         batch_size=500_000,
     )
@@ -143,6 +146,7 @@ def kafka_python_produce(
         )
         for record in records
     ]
+    producer.flush(timeout=LIMIT_S)
     offsets = [future.get(timeout=LIMIT_S).offset for future in futures]
     producer.close()
     return offsets
@@ -206,6 +210,33 @@ def aiokafka_produce(
     return asyncio.run(run())
 
 
+def aiokafka_produce_batch(
+    bootstrap: str, topic: str, partition: int, codec: str, records: Sequence[Sent]
+) -> list[int]:
+    """All records in one batch that the program builds: it has no other way to be sure of that."""
+
+    async def run() -> list[int]:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            max_batch_size=500_000,
+        )
+        await producer.start()
+        try:
+            batch = producer.create_batch()
+            for record in records:
+                assert batch.append(
+                    value=record.value, key=record.key, timestamp=record.timestamp_ms
+                )
+            sent = await producer.send_batch(batch, topic, partition=partition)
+            first = (await asyncio.wait_for(sent, LIMIT_S)).offset
+            return list(range(first, first + len(records)))
+        finally:
+            await producer.stop()
+
+    return asyncio.run(run())
+
+
 def aiokafka_consume(
     bootstrap: str, topic: str, partition: int, offset: int, count: int
 ) -> list[Seen]:
@@ -240,6 +271,8 @@ PRODUCERS: dict[str, Produce] = {
     "kafka-python": kafka_python_produce,
     "aiokafka": aiokafka_produce,
 }
+BATCH_PRODUCERS: dict[str, Produce] = {**PRODUCERS, "aiokafka": aiokafka_produce_batch}
+"""Those that send what fits into one batch as one."""
 CONSUMERS: dict[str, Consume] = {
     "confluent-kafka": confluent_consume,
     "kafka-python": kafka_python_consume,

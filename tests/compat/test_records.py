@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.compat.clients import CODECS, CONSUMERS, ODD_RECORDS, PRODUCERS, Seen, Sent
+from tests.compat.clients import (
+    BATCH_PRODUCERS,
+    CODECS,
+    CONSUMERS,
+    ODD_RECORDS,
+    PRODUCERS,
+    Seen,
+    Sent,
+)
+from tests.compat.stored import stored_batches
 
 from tidemill.testing.process import BrokerProcess
 
@@ -54,12 +63,14 @@ def test_megabyte_records(broker: BrokerProcess, producer: str) -> None:
         assert seen == expected(records), consumer
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("producer", BATCH_PRODUCERS)
 def test_batches_of_ten_thousand_records(broker: BrokerProcess, producer: str, codec: str) -> None:
     topic = new_topic(broker)
     records = [Sent(b"value %d" % number) for number in range(10_000)]
-    PRODUCERS[producer](broker.bootstrap, topic, 0, codec, records)
+    BATCH_PRODUCERS[producer](broker.bootstrap, topic, 0, codec, records)
+    (batch,) = stored_batches(broker, topic)
+    assert (batch["count"], batch["codec"]) == (10_000, codec)
     for consumer, consume in CONSUMERS.items():
         seen = consume(broker.bootstrap, topic, 0, 0, len(records))
         assert seen == expected(records), consumer
