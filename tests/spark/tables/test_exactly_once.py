@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.tables.lake import KINDS, QUERY, SCHEMA, Lake, rows_of
 
-from tidemill.spark.tables import files
+from tidemill.spark.tables import files, iceberg
 from tidemill.spark.tables.committing import CommittingTarget
 from tidemill.spark.tables.files import local_path
 from tidemill.spark.tables.target import BatchId, CommitConflictError, TableError, TaskIdentity
@@ -244,6 +244,22 @@ def test_many_small_commits_are_summed_up_in_an_iceberg_table(tmp_path: Path) ->
     assert [row["id"] for row in lake.read()] == list(range(8))
     assert table.properties[f"tidemill.last-batch.{QUERY}"] == "7"
     assert table.current_snapshot().summary.additional_properties["tidemill.batch"] == "7"
+
+
+def test_snapshots_expire_where_they_are_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit writes the list of all of them anew."""
+    monkeypatch.setattr(iceberg, "EXPIRE_EVERY", 4)
+    lake = Lake("iceberg", tmp_path, {"history_days": 0})
+    for batch in range(5):
+        lake.add(rows_of([batch]), batch)
+    assert len(lake.iceberg().snapshots()) == 1
+    assert [row["id"] for row in lake.read()] == list(range(5))
+    lake.options = {"history_days": 1}
+    for batch in range(5, 10):
+        lake.add(rows_of([batch]), batch)
+    assert len(lake.iceberg().snapshots()) == 6
 
 
 def test_an_iceberg_table_knows_its_batches_when_snapshots_have_expired(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_everything_can_be_said() -> None:
         table_tombstone="none",
         table_fileBytes="1000000",
         table_compression="snappy",
+        table_historyDays="30",
         catalog_uri="sqlite:///x.db",
         storage_region="eu",
     )
@@ -41,6 +42,7 @@ def test_everything_can_be_said() -> None:
     assert found.tombstone == "none"
     assert found.file_bytes_max == 1_000_000
     assert found.compression == "snappy"
+    assert found.history_days == 30
     assert found.catalog == {"uri": "sqlite:///x.db"}
     assert found.storage == {"region": "eu"}
 
@@ -65,6 +67,7 @@ def test_a_write_can_be_given_an_identity() -> None:
         ({"table_orderBy": "offset"}, "is for `mode` = upsert"),
         ({"table_orderby_": "x"}, "is unknown"),
         ({"table_orderByy": "x"}, r"did you mean `table\.orderBy`"),
+        ({"table_historyDays": "7"}, "is for Iceberg tables"),
         ({"table_compression": "rar"}, "must be one of zstd"),
     ],
 )

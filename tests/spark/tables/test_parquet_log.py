@@ -34,7 +34,7 @@ def open_log(folder: Path) -> CommitLog:
 def test_an_image_is_the_sum_of_its_records() -> None:
     image = Image()
     for each in (record(1), record(2, query="other"), record(3, remove=("part-1",))):
-        image = image.apply(each)
+        image = image.after([each])
     assert image.version == 3
     assert sorted(image.files) == ["part-2", "part-3"]
     assert image.batches == {QUERY: 3, "other": 2}
@@ -47,20 +47,20 @@ def test_what_a_record_removes_is_not_searched_for_every_file() -> None:
         def __contains__(self, path: object) -> bool:
             raise AssertionError("a list is searched from its beginning each time")
 
-    image = Image().apply(record(1)).apply(record(2))
+    image = Image().after([record(1)]).after([record(2)])
     removing = msgspec.structs.replace(record(3), remove=Unsearchable(["part-1"]))
-    assert sorted(image.apply(removing).files) == ["part-2", "part-3"]
+    assert sorted(image.after([removing]).files) == ["part-2", "part-3"]
 
 
 def test_how_many_rows_a_batch_had_is_known_of_the_last_batch_only() -> None:
     """Records and checkpoints of logs that were written without the number can be read."""
     rows = msgspec.structs.replace(record(1), rows=5)
-    image = Image().apply(rows)
+    image = Image().after([rows])
     assert image.rows == {QUERY: 5}
     old = msgspec.json.decode(
         msgspec.json.encode(record(2)).replace(b',"rows":null', b""), type=Record
     )
-    assert image.apply(old).rows == {}
+    assert image.after([old]).rows == {}
     assert msgspec.json.decode(b'{"version": 3, "batches": {"q": 1}}', type=Image).rows == {}
 
 
@@ -81,7 +81,7 @@ def test_a_checkpoint_stands_for_its_records(
     log, image = open_log(tmp_path), Image()
     for version in range(1, 7):
         log.append(record(version), token="a")
-        image = image.apply(record(version))
+        image = image.after([record(version)])
     log.checkpoint(image, token="a")
     log.append(record(7), token="a")
     found, records = log.load()
@@ -101,7 +101,7 @@ def test_a_driver_that_slept_through_a_checkpoint_does_not_commit(
     log, image = open_log(tmp_path), Image()
     for version in range(1, 4):
         log.append(record(version), token="a")
-        image = image.apply(record(version))
+        image = image.after([record(version)])
     log.checkpoint(image, token="a")
     with pytest.raises(CommitConflictError, match="summed up long ago"):
         log.append(record(2, query="zombie"), token="b")

@@ -7,8 +7,10 @@ of the metadata that was looked at; if another writer was faster the caller look
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -21,10 +23,13 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table, TableProperties, Transaction
 
+from tidemill.clock import Clock, SystemClock
 from tidemill.spark.tables.committing import TableChange, TableState
 from tidemill.spark.tables.files import Location, TableFiles
 from tidemill.spark.tables.schema import additions, plain_schema, small_integers_wide
 from tidemill.spark.tables.target import CommitConflictError, TableError, TableOptions
+
+log = logging.getLogger(__name__)
 
 QUERY_PROPERTY = "tidemill.query"
 BATCH_PROPERTY = "tidemill.batch"
@@ -35,6 +40,10 @@ OF_A_STREAM = {
     "write.metadata.delete-after-commit.enabled": "true",
 }
 """Small commits without end: their traces are summed up as they go. For tables that we create."""
+
+EXPIRE_EVERY: Final = 100
+"""Batches between two times that old snapshots expire, where they are to."""
+DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +58,20 @@ class IcebergFormat:
 
     data_folder = "data"
 
-    def __init__(self, options: TableOptions, *, files: TableFiles | None = None) -> None:
+    def __init__(
+        self,
+        options: TableOptions,
+        *,
+        files: TableFiles | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         catalog, _, self._name = options.name.address.partition(".")
         self._address = options.name.address
         self._catalog_name = catalog
         self._properties = {**FILE_IO, **options.catalog, **options.storage}
         self._attempts_max = options.commit_attempts_max
+        self._history_days = options.history_days
+        self._clock = clock or SystemClock()
         self._opened: Catalog | None = None
         self._located: Location | None = None
         self._files = files
@@ -153,6 +170,19 @@ class IcebergFormat:
             transaction.commit_transaction()
         except CommitFailedException as error:
             raise CommitConflictError(str(error)) from error
+        if self._history_days is not None and batch.batch % EXPIRE_EVERY == 0:
+            self._expire(self._history_days)
+
+    def _expire(self, history_days: int) -> None:
+        """Let go of old snapshots, all of which are written anew with each commit. Files that only
+        they had are orphans then; another writer that is faster is no reason to fail."""
+        until_ms = self._clock.now_ms() - history_days * DAY_MS
+        table = self._catalog().load_table(self._name)
+        until = datetime.fromtimestamp(until_ms / 1000, UTC)
+        try:
+            table.maintenance.expire_snapshots().older_than(until).commit()
+        except CommitFailedException as error:
+            log.info("%s: snapshots did not expire this time: %s", self._address, error)
 
     def named(self, among: set[str]) -> set[str]:
         """The data files of every snapshot that has not expired."""

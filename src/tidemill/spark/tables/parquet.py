@@ -104,7 +104,7 @@ class ParquetFormat:
         token = _token(record)
         log = CommitLog(self.files())
         log.append(record, token=token)
-        image = state.image.apply(record)
+        image = state.image.after([record])
         self._publish(record, image)
         log.set_published(record.version, token=token)
         if record.version % CHECKPOINT_EVERY == 0:

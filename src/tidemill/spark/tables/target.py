@@ -36,6 +36,7 @@ TABLE_OPTIONS: Final = (
     "table.tombstone",
     "table.fileBytes",
     "table.compression",
+    "table.historyDays",
     "table.txnAppId",
     "table.txnVersion",
 )
@@ -111,6 +112,8 @@ class TableOptions:
     """The column whose null deletes a key; None: `value`, if there is one; `none`: nothing does."""
     file_bytes_max: int = FILE_BYTES_MAX
     compression: str = COMPRESSIONS[0]
+    history_days: int | None = None
+    """Snapshots of an Iceberg table expire when they are older; None: they stay."""
     commit_attempts_max: int = COMMIT_ATTEMPTS_MAX
     once: BatchId | None = None
     """The identity a user gave to a write that is no stream, so that it can be repeated safely."""
@@ -133,6 +136,7 @@ class TableOptions:
             tombstone=given.text("table.tombstone"),
             file_bytes_max=given.count("table.fileBytes") or FILE_BYTES_MAX,
             compression=given.choice("table.compression", COMPRESSIONS, COMPRESSIONS[0]),
+            history_days=given.count("table.historyDays", low=0),
             once=_once(given),
             storage=_without_prefix(given, "storage."),
             catalog=_without_prefix(given, "catalog."),
@@ -140,6 +144,9 @@ class TableOptions:
         given.finish()
         if found.catalog and name.kind != "iceberg":
             raise OptionError("catalog", None, "only Iceberg tables have a catalog")
+        if found.history_days is not None and name.kind != "iceberg":
+            advice = "is for Iceberg tables; the others do not keep older versions for good"
+            raise OptionError("table.historyDays", str(found.history_days), advice)
         if found.mode != "upsert" and (found.order_by or found.tombstone):
             option = "table.orderBy" if found.order_by else "table.tombstone"
             raise OptionError(option, None, "is for `mode` = upsert")
