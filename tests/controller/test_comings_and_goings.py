@@ -210,6 +210,35 @@ async def test_after_everybody_died_the_first_to_come_back_leads_what_it_has(wir
     assert state.recovery is LeaderRecovery.RECOVERED
 
 
+@pytest.mark.parametrize("flush_policy", ["ack", "async"])
+async def test_after_the_power_went_everywhere_nobody_is_guessed_to_be_complete(
+    wires: Wires, flush_policy: str
+) -> None:
+    """Rule F4: who flushes is complete. Where nobody does, only the last leader leads unasked."""
+    for broker_id in (1, 2, 3):
+        await wires.start(broker_id, flush_policy=flush_policy)
+    one = wires.boss
+    await create(one, topic("t", 1, 3, {0: [2, 3, 1]}, {"min.insync.replicas": "2"}))
+    await wires.settled()
+    for broker_id in (1, 2, 3):
+        wires.silence(wires.members[broker_id])
+    for broker_id in (1, 2, 3):
+        wires.tree.expire(wires.members.pop(broker_id).store.session_id)
+    await wires.start(3, flush_policy=flush_policy)
+    await wires.start(1, flush_policy=flush_policy)
+    await wires.settled()
+    state = wires.partition("t")
+    if flush_policy == "ack":
+        assert (state.leader, state.recovery) == (3, LeaderRecovery.RECOVERED)
+        return
+    assert not state.has_leader, "it waits for 2, which led last, and whose log may be longer"
+    await wires.start(2, flush_policy=flush_policy)
+    await wires.settled()
+    state = wires.partition("t")
+    assert (state.leader, state.isr, state.recovery) == (2, (2,), LeaderRecovery.RECOVERING)
+    assert wires.boss.image.unclean_elections == 1, "and it is told"
+
+
 async def test_a_restarted_broker_takes_over_what_its_dead_process_left(wires: Wires) -> None:
     """Rule K5: our own data directory proves that its old process is dead; its office goes, too."""
     one, two = await wires.start_all(1, 2)

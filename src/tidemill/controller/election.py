@@ -39,7 +39,8 @@ class ElectionPolicy:
 
     `min_isr` is `min.insync.replicas`; it counts at most as many as there are replicas.
     `last_known_leader` lets the last leader lead again when nobody is known to be complete: the
-    way back for a partition whose only replica was killed.
+    way back for a partition whose only replica was killed. As in Kafka, it is always allowed;
+    docs/decisions/0007 says what that may cost, and when.
     """
 
     min_isr: int = 1
