@@ -48,7 +48,7 @@ def test_the_bar_is_as_long_as_what_is_done(done: int, behind: int, cells: int) 
 
 def test_a_query_that_has_told_nothing_yet_has_a_bar_that_pulses() -> None:
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
-    frames = set()
+    frames: set[str] = set()
     for _ in range(20):
         table = pipeline_live._table([("q", "running", Progress())])
         (bar,) = list(table.columns[1].cells)

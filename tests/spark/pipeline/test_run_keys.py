@@ -5,7 +5,6 @@ Many of them in one file, as each run takes its time: what each does is seen in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -244,7 +243,7 @@ def test_protobuf_of_one_message_among_several_and_of_a_registry(
         text = BINARY.format(name=name, proto=PROTO, registry=registry.url)
         note = Case(text, spark, broker.bootstrap, tmp_path / "state").run()
     assert note.state == "finished", note.error
-    rows: list[Mapping[str, Any]] = rows_of(broker.bootstrap, f"{name}.out")
+    rows = rows_of(broker.bootstrap, f"{name}.out")
     assert sorted((each["id"], each["item"]) for each in rows) == [(1, "tea 1"), (2, "tea 2")]
     letters = records_of(broker.bootstrap, f"{name}.dead-letters")
     assert {each.value for each in letters} == {b"\xff", b"no frame"}
