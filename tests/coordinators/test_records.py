@@ -126,12 +126,31 @@ def test_kafkas_own_decoder_reads_every_kind(tmp_path: Path) -> None:
         1: r.OffsetCommitValue(offset=42, metadata="note", commit_timestamp=7, topic_id=TOPIC_ID),
         2: r.GroupMetadataValue(protocol_type="consumer", generation=9, members=[member]),
         3: r.ConsumerGroupMetadataValue(epoch=11, metadata_hash=12),
-        5: r.ConsumerGroupMemberMetadataValue(client_id="c", subscribed_topic_names=["t"]),
+        5: r.ConsumerGroupMemberMetadataValue(
+            client_id="c",
+            subscribed_topic_names=["t"],
+            classic_member_metadata=r.ClassicMemberMetadata(
+                session_timeout_ms=17,
+                supported_protocols=[r.ClassicProtocol(name="range", metadata=b"meta")],
+            ),
+        ),
         6: r.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=13),
         7: r.ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[r.TargetTopicPartitions(topic_id=TOPIC_ID, partitions=[1, 2])]
         ),
-        8: r.ConsumerGroupCurrentMemberAssignmentValue(member_epoch=14, previous_member_epoch=13),
+        8: r.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=14,
+            previous_member_epoch=13,
+            state=1,
+            assigned_partitions=[
+                r.CurrentTopicPartitions(
+                    topic_id=TOPIC_ID, partitions=[3, 4], assignment_epochs=[18, 19]
+                )
+            ],
+            partitions_pending_revocation=[
+                r.CurrentTopicPartitions(topic_id=TOPIC_ID, partitions=[5], assignment_epochs=[20])
+            ],
+        ),
         16: r.ConsumerGroupRegularExpressionValue(topics=["t"], version=15, timestamp=16),
     }
     for number, value in values.items():
@@ -145,7 +164,10 @@ def test_kafkas_own_decoder_reads_every_kind(tmp_path: Path) -> None:
     for number in values:
         assert f'"type":"{number}"' in shown, shown
     for part in ('"offset":42', '"generation":9', '"memberId":"member-1"', '"epoch":11',
-                 '"assignmentEpoch":13', '"memberEpoch":14', '"version":15'):  # fmt: skip
+                 '"assignmentEpoch":13', '"memberEpoch":14', '"version":15',
+                 '"sessionTimeoutMs":17', '"name":"range"', '"metadata":"bWV0YQ=="', '"state":1',
+                 '"partitions":[3,4]', '"assignmentEpochs":[18,19]',
+                 '"partitions":[5]', '"assignmentEpochs":[20]'):  # fmt: skip
         assert part in shown, (part, shown)
 
 
