@@ -45,13 +45,13 @@ from tidemill.wire.control import (
     encode_control_key,
     read_marker,
 )
+from tidemill.wire.record_checks import iter_stamps, validate_records
 from tidemill.wire.records import (
     BatchBuilder,
     Record,
     build_batch,
     encode_varint,
     iter_records,
-    validate_records,
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -226,7 +226,13 @@ def _with_body(body: bytes, *, count: int = 1, last_delta: int = 0) -> list[Reco
     header = read_header(build_batch(simple_records(1)))._replace(
         batch_length=49 + len(body), record_count=count, last_offset_delta=last_delta, attributes=0
     )
-    return list(iter_records(bytes(61) + body, 0, header, limit_bytes=LIMIT_BYTES))
+    data = bytes(61) + body
+    try:
+        return list(iter_records(data, 0, header, limit_bytes=LIMIT_BYTES))
+    except InvalidRecordError:
+        with pytest.raises(InvalidRecordError):
+            list(iter_stamps(data, 0, header, limit_bytes=LIMIT_BYTES))
+        raise
 
 
 def _record(*parts: bytes) -> bytes:
@@ -297,6 +303,25 @@ def test_mutated_batches_raise_wire_errors_only(
     assert sum(len(r.key or b"") + len(r.value or b"") for r in decoded) <= LIMIT_BYTES
 
 
+@given(record_lists(gaps=True), st.sampled_from([Codec.NONE, Codec.GZIP]), st.data())
+def test_a_walk_without_objects_finds_and_refuses_the_same(
+    records: list[Record], codec: Codec, draw: st.DataObject
+) -> None:
+    """Sound or damaged: what can be read tells the same offsets and times, what cannot, neither."""
+    batch = bytearray(build_batch(records, codec=codec))
+    for _ in range(draw.draw(st.integers(0, 3))):
+        place = draw.draw(st.integers(61, len(batch) - 1))
+        batch[place] = draw.draw(st.integers(0, 255))
+    header = read_header(batch)
+    try:
+        wanted = [(r.offset, r.timestamp, r.key is not None) for r in decode(bytes(batch))[1]]
+    except WireError as error:
+        with pytest.raises(type(error)):
+            list(iter_stamps(batch, 0, header, limit_bytes=LIMIT_BYTES))
+    else:
+        assert list(iter_stamps(batch, 0, header, limit_bytes=LIMIT_BYTES)) == wanted
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 def test_the_limit_of_the_caller_holds(codec: Codec) -> None:
     batch = build_batch([Record(0, 0, None, bytes(100_000))], codec=codec)
@@ -318,7 +343,7 @@ def test_sound_records_have_no_problem(records: list[Record], codec: Codec) -> N
     summary = validate_records(batch, 0, read_header(batch), limit_bytes=LIMIT_BYTES)
     latest = max(record.timestamp for record in records)
     first = next(record.offset for record in records if record.timestamp == latest)
-    assert summary == (len(records), latest, first, ())
+    assert summary == (len(records), latest, first, 0, ())
 
 
 @given(st.lists(payloads, min_size=1, max_size=8))

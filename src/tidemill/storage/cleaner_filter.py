@@ -134,30 +134,34 @@ class BatchFilter:
         self.stats.records_kept += header.record_count
         if is_orphan and horizon_ms is None:
             body = records_body(original, 0, header, limit_bytes=DECOMPRESSED_BYTES_MAX)
-            return self._rewritten(header, body, list(iter_spans(body, header)), self._horizon_ms)
+            kept = _Selection()
+            kept.body += body
+            for span in iter_spans(body, header):
+                kept.note(span)
+            return self._rewritten(header, kept, self._horizon_ms)
         return Kept(original, header)
 
     # Records
 
     def _data(self, original: memoryview, header: BatchHeader) -> Kept | None:
         body = records_body(original, 0, header, limit_bytes=DECOMPRESSED_BYTES_MAX)
-        kept, has_tombstone = self._select(body, header)
-        self.stats.records_kept += len(kept)
-        if not kept:
+        kept = self._select(body, header)
+        self.stats.records_kept += kept.count
+        if not kept.count:
             return self._emptied(header) if self._must_stay(header) else None
-        needs_horizon = has_tombstone and not header.has_delete_horizon
-        if len(kept) == header.record_count and not needs_horizon:
+        needs_horizon = kept.has_tombstone and not header.has_delete_horizon
+        if kept.count == header.record_count and not needs_horizon:
             return Kept(original, header)
-        return self._rewritten(header, body, kept, self._horizon_ms if needs_horizon else None)
+        return self._rewritten(header, kept, self._horizon_ms if needs_horizon else None)
 
-    def _select(self, body: bytes, header: BatchHeader) -> tuple[list[RecordSpan], bool]:
-        """The records that stay, and whether a tombstone is among them."""
+    def _select(self, body: bytes, header: BatchHeader) -> _Selection:
+        """The records that stay."""
         horizon_ms = header.delete_horizon_ms
         drops_tombstones = horizon_ms is not None and horizon_ms <= self._now_ms
         base_offset, latest = header.base_offset, self._offsets.latest_offset
         last_offset_of = self._offsets.get
-        kept: list[RecordSpan] = []
-        has_tombstone = False
+        kept = _Selection()
+        start = end = 0  # The stretch of records that stay one after the other.
         for span in iter_spans(body, header):
             offset = base_offset + span.offset_delta
             if offset <= latest:
@@ -165,38 +169,55 @@ class BatchFilter:
                     continue
                 if drops_tombstones and not span.has_value:
                     continue
-            has_tombstone |= not span.has_value
-            kept.append(span)
-        return kept, has_tombstone
+            if span.start != end:
+                kept.body += body[start:end]
+                start = span.start
+            end = span.end
+            kept.note(span)
+        kept.body += body[start:end]
+        return kept
 
-    def _rewritten(
-        self,
-        header: BatchHeader,
-        body: bytes,
-        kept: Sequence[RecordSpan],
-        horizon_ms: int | None,
-    ) -> Kept:
+    def _rewritten(self, header: BatchHeader, kept: _Selection, horizon_ms: int | None) -> Kept:
         """The batch with these records only, under a new delete horizon if there is one."""
         base = header.base_timestamp
         max_timestamp = header.max_timestamp
         if header.timestamp_type is TimestampType.CREATE_TIME:
-            max_timestamp = base + max(span.timestamp_delta for span in kept)
-        attributes, new_base = header.attributes, base
-        if horizon_ms is None:
-            new_body = b"".join([body[span.start : span.end] for span in kept])
-        else:
-            attributes, new_base = attributes | DELETE_HORIZON_BIT, horizon_ms
-            shift = base - horizon_ms
-            new_body = b"".join(
-                [rebased(body, span, span.timestamp_delta + shift) for span in kept]
+            max_timestamp = base + kept.timestamp_delta_max
+        changed = header._replace(max_timestamp=max_timestamp, record_count=kept.count)
+        body = kept.body
+        if horizon_ms is not None:
+            body = _moved(kept.body, changed, base - horizon_ms)
+            changed = changed._replace(
+                attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon_ms
             )
-        changed = header._replace(
-            attributes=attributes,
-            base_timestamp=new_base,
-            max_timestamp=max_timestamp,
-            record_count=len(kept),
-        )
-        return _packed(changed, compress(header.codec, new_body))
+        return _packed(changed, compress(header.codec, body))
+
+
+class _Selection:
+    """Records that stay, as bytes: a batch may have millions, and a list of them would tell."""
+
+    __slots__ = ("body", "count", "has_tombstone", "timestamp_delta_max")
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.count = 0
+        self.has_tombstone = False
+        self.timestamp_delta_max = -(2**63)
+
+    def note(self, span: RecordSpan) -> None:
+        """One more stays, whoever takes its bytes."""
+        self.count += 1
+        self.has_tombstone |= not span.has_value
+        if span.timestamp_delta > self.timestamp_delta_max:
+            self.timestamp_delta_max = span.timestamp_delta
+
+
+def _moved(body: bytearray, header: BatchHeader, shift: int) -> bytearray:
+    """The same records for a base timestamp that lies `shift` earlier."""
+    source, moved = bytes(body), bytearray()
+    for span in iter_spans(source, header):
+        moved += rebased(source, span, span.timestamp_delta + shift)
+    return moved
 
 
 def _packed(header: BatchHeader, body: bytes) -> Kept:

@@ -48,6 +48,9 @@ BATCH_BYTES_MAX: Final = 128 * 1024 * 1024
 RECORDS_BYTES_MAX: Final = 1024 * 1024 * 1024
 """The ceiling for one batch's records after decompression."""
 
+RECORD_HEADERS_MAX: Final = 1_000_000
+"""A record with more was made to fill the memory of whoever reads it; a header takes two bytes."""
+
 CHUNK_BYTES: Final = 1 << 20
 _ENTRIES_PER_READ: Final = 64 * 1024
 _MINIMUM_BYTES: Final = MAGIC_POS + 1
@@ -181,7 +184,9 @@ class BatchRow:
 
     def _new_records(self, header: BatchHeader, limit_bytes: int) -> Iterator[RecordRow]:
         first, kind = header.base_sequence, header.timestamp_type
-        for record in iter_records(self.data, 0, header, limit_bytes=limit_bytes):
+        for record in iter_records(
+            self.data, 0, header, limit_bytes=limit_bytes, headers_max=RECORD_HEADERS_MAX
+        ):
             sequence = -1
             if first >= 0:
                 sequence = (first + record.offset - header.base_offset) & SEQUENCE_MAX

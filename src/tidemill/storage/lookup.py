@@ -17,7 +17,7 @@ from tidemill.storage.scan import walk_headers
 from tidemill.storage.segment import Segment
 from tidemill.storage.validate import DECOMPRESSED_BYTES_MAX
 from tidemill.wire.batch import BatchHeader
-from tidemill.wire.records import Record, iter_records
+from tidemill.wire.record_checks import RecordStamp, iter_stamps
 
 
 class TimestampedOffset(NamedTuple):
@@ -87,7 +87,7 @@ def latest(view: LogView) -> TimestampedOffset | None:
     return _latest_by_scan(view)
 
 
-def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> Record | None:
+def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> RecordStamp | None:
     start_offset = max(view.log_start_offset, segment.base_offset)
     indexed_offset = segment.base_offset + segment.time_index.floor(timestamp)
     offset = max(indexed_offset, start_offset)
@@ -95,7 +95,7 @@ def _first_in_segment(view: LogView, segment: Segment, timestamp: int) -> Record
     for position, header in _sound_headers(view, segment, start):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
-        for record in _records(view, segment, position, header):
+        for record in _stamps(view, segment, position, header):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record
     return None
@@ -117,23 +117,26 @@ def _sound_headers(
 
 
 def _latest_by_scan(view: LogView) -> TimestampedOffset | None:
-    best: Record | None = None
+    best: RecordStamp | None = None
     for segment in view.segments:
         start = segment.locate(view.log_start_offset, view.files.pread)
         for position, header in _sound_headers(view, segment, start):
             if best is not None and header.max_timestamp <= best.timestamp:
                 continue
-            for record in _records(view, segment, position, header):
+            for record in _stamps(view, segment, position, header):
                 visible = record.offset >= view.log_start_offset
                 if visible and (best is None or record.timestamp > best.timestamp):
                     best = record
     return None if best is None else _answer(view, best)
 
 
-def _records(view: LogView, segment: Segment, position: int, header: BatchHeader) -> list[Record]:
+def _stamps(
+    view: LogView, segment: Segment, position: int, header: BatchHeader
+) -> Iterator[RecordStamp]:
+    """The records of a batch one by one: nobody has looked into it since it was produced."""
     data = view.files.pread(segment.log_path, position, header.size_bytes)
-    return list(iter_records(data, 0, header, limit_bytes=DECOMPRESSED_BYTES_MAX))
+    return iter_stamps(data, 0, header, limit_bytes=DECOMPRESSED_BYTES_MAX)
 
 
-def _answer(view: LogView, record: Record) -> TimestampedOffset:
+def _answer(view: LogView, record: RecordStamp) -> TimestampedOffset:
     return TimestampedOffset(record.offset, record.timestamp, view.epochs.epoch_for(record.offset))

@@ -31,7 +31,8 @@ from tidemill.wire.batch import (
     write_crc,
 )
 from tidemill.wire.compression import Codec, compress
-from tidemill.wire.records import RecordProblem, records_body, validate_records
+from tidemill.wire.record_checks import RecordsSummary, validate_records
+from tidemill.wire.records import records_body
 
 HEAVY_BYTES = 64 * 1024
 DECOMPRESSED_BYTES_MAX = 104_857_600
@@ -233,7 +234,9 @@ def convert(
             records = _repack(records, validated.headers[0], header, config)
             header = read_header(records)
     except WireError as error:
-        raise _invalid(f"A batch for {topic_partition} holds bad records: {error}") from None
+        # Without the frames, which hold all that was decompressed.
+        error = error.with_traceback(None)
+        raise _invalid(f"A batch for {topic_partition} holds bad records: {error}") from error
     _check_size(header.size_bytes, config, topic_partition)
     return Validated(records, (header,), validated.append_time_ms)
 
@@ -257,15 +260,14 @@ def _check_records(
         timestamp_max=now_ms + config.timestamp_after_max_ms if checks_time else None,
     )
     if summary.problems:
-        raise _refused(summary.problems, where)
+        raise _refused(summary, where)
     if summary.max_timestamp != header.max_timestamp and config.timestamp_type == "CreateTime":
         return header._replace(max_timestamp=summary.max_timestamp)
     return header
 
 
-def _refused(
-    problems: tuple[RecordProblem, ...], where: TopicPartition | None
-) -> RecordsRefusedError:
+def _refused(summary: RecordsSummary, where: TopicPartition | None) -> RecordsRefusedError:
+    problems = summary.problems
     code = problems[0].code
     suffix = f" in topic partition {where}" if code is ErrorCode.INVALID_RECORD else ""
     errors = tuple(
@@ -278,8 +280,8 @@ def _refused(
         for index, message in errors[:_SHOWN_ERRORS_MAX]
     )
     message = (
-        f"One or more records have been rejected due to {len(errors)} record errors in total, "
-        f"and only showing the first three errors at most: [{shown}]"
+        f"One or more records have been rejected due to {summary.problem_count} record errors in "
+        f"total, and only showing the first three errors at most: [{shown}]"
     )
     return RecordsRefusedError(ErrorCode.INVALID_RECORD, message, errors)
 

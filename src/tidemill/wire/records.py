@@ -2,7 +2,8 @@
 
 `BatchBuilder` is the producer's form of the latter: it encodes each record when it is appended, so
 that building - and building again with a new producer epoch or sequence - costs no second encoding.
-`validate_records` is what a broker runs where it must know that each record is sound.
+Whoever only has to know that the records are sound, or when they were made, asks
+`tidemill.wire.record_checks`, which makes no objects of them.
 
 Both directions are inner loops, and this is why they look the way they do: the one- and two-byte
 cases of a varint are written out where they occur, and everything longer goes to a function.
@@ -16,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
-from tidemill.errors import ErrorCode
 from tidemill.wire.batch import (
     CONTROL_BIT,
     HEADER_BYTES,
@@ -41,9 +41,12 @@ RECORD_BYTES_MIN: Final = 7
 RECORD_OVERHEAD_BYTES_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """What a record adds to its key, value and headers at most."""
 
+HEADERS_MAX: Final = 2**31 - 1
+"""As many as a record's format can count: Kafka knows no limit."""
+
 _OFFSET_MAX: Final = 2**63 - 1
-_TIMESTAMP_MAX: Final = 2**63 - 1
-_TIMESTAMP_MIN: Final = -(2**63)
+TIMESTAMP_MAX: Final = 2**63 - 1
+TIMESTAMP_MIN: Final = -(2**63)
 
 
 class Record(NamedTuple):
@@ -82,17 +85,27 @@ def check_offsets(header: BatchHeader) -> None:
 
 
 def iter_records(
-    buf: Buffer, pos: int, header: BatchHeader, *, limit_bytes: int
+    buf: Buffer,
+    pos: int,
+    header: BatchHeader,
+    *,
+    limit_bytes: int,
+    headers_max: int = HEADERS_MAX,
 ) -> Iterator[Record]:
-    """Each record of the batch at `pos`; decompression stops at `limit_bytes` with an error."""
+    """Each record of the batch at `pos`; decompression stops at `limit_bytes` with an error.
+
+    So does a record with more than `headers_max` headers.
+    """
     body = records_body(buf, pos, header, limit_bytes=limit_bytes)
     append_time = None
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         append_time = header.max_timestamp
-    return _decode(body, header, append_time)
+    return _decode(body, header, append_time, headers_max)
 
 
-def _decode(body: bytes, header: BatchHeader, append_time: int | None) -> Iterator[Record]:
+def _decode(
+    body: bytes, header: BatchHeader, append_time: int | None, headers_max: int
+) -> Iterator[Record]:
     """The inner loop; a slice that runs over the end is short, and `pos != end` then tells."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_delta, size, pos = header.last_offset_delta, len(body), 0
@@ -103,7 +116,7 @@ def _decode(body: bytes, header: BatchHeader, append_time: int | None) -> Iterat
                 pos += 2
                 end = pos + ((byte & 0x7F | high << 7) >> 1)
             else:
-                length, pos = _read_length(body, pos)
+                length, pos = read_length(body, pos)
                 end = pos + length
             if end > size:
                 raise InvalidRecordError(f"record at byte {pos} ends after its batch")
@@ -112,7 +125,7 @@ def _decode(body: bytes, header: BatchHeader, append_time: int | None) -> Iterat
                 pos += 1
                 timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
             else:
-                delta, pos = _read_varlong(body, pos)
+                delta, pos = read_varlong(body, pos)
                 timestamp = base_timestamp + delta
             if (byte := body[pos]) < 0x80:
                 pos += 1
@@ -121,14 +134,14 @@ def _decode(body: bytes, header: BatchHeader, append_time: int | None) -> Iterat
                 pos += 2
                 delta = (byte & 0x7F | high << 7) >> 1
             else:
-                delta, pos = _read_varint(body, pos)
+                delta, pos = read_varint(body, pos)
             if not 0 <= delta <= last_delta:
                 raise InvalidRecordError(f"record's offset delta {delta} is outside its batch")
             if body[pos] == 1:  # -1, null
                 pos += 1
                 key = None
             else:
-                length, pos = _read_length(body, pos)
+                length, pos = read_length(body, pos)
                 key = body[pos : (pos := pos + length)]
             if (byte := body[pos]) == 1:
                 pos += 1
@@ -137,18 +150,18 @@ def _decode(body: bytes, header: BatchHeader, append_time: int | None) -> Iterat
                 pos += 2
                 value = body[pos : (pos := pos + ((byte & 0x7F | high << 7) >> 1))]
             else:
-                length, pos = _read_length(body, pos)
+                length, pos = read_length(body, pos)
                 value = body[pos : (pos := pos + length)]
             if body[pos] == 0:
                 pos += 1
                 headers: tuple[tuple[str, bytes | None], ...] = ()
             else:
-                headers, pos = _read_headers(body, pos, end)
+                headers, pos = _read_headers(body, pos, end, headers_max)
             if pos != end:
                 raise InvalidRecordError(f"record ends at byte {pos} instead of {end}")
             if append_time is not None:
                 timestamp = append_time
-            elif not _TIMESTAMP_MIN <= timestamp <= _TIMESTAMP_MAX:
+            elif not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
                 raise InvalidRecordError("record's timestamp is out of range")
             yield new(cls, (base_offset + delta, timestamp, key, value, headers))
     except IndexError:
@@ -157,7 +170,7 @@ def _decode(body: bytes, header: BatchHeader, append_time: int | None) -> Iterat
         raise InvalidRecordError(f"record batch has {size - pos} bytes after its last record")
 
 
-def _read_length(body: bytes, pos: int) -> tuple[int, int]:
+def read_length(body: bytes, pos: int) -> tuple[int, int]:
     """A length that may not be negative; lengths below 8192 take the short way."""
     byte = body[pos]
     if byte < 0x80:
@@ -165,18 +178,18 @@ def _read_length(body: bytes, pos: int) -> tuple[int, int]:
     elif (high := body[pos + 1]) < 0x80:
         encoded, pos = byte & 0x7F | high << 7, pos + 2
     else:
-        length, pos = _read_varint(body, pos)
+        length, pos = read_varint(body, pos)
         encoded = length << 1 if length >= 0 else 1
     if encoded & 1:
         raise InvalidRecordError("record has a negative length")
     return encoded >> 1, pos
 
 
-def _read_varint(body: bytes, pos: int) -> tuple[int, int]:
+def read_varint(body: bytes, pos: int) -> tuple[int, int]:
     return _read_zigzag(body, pos, 32)
 
 
-def _read_varlong(body: bytes, pos: int) -> tuple[int, int]:
+def read_varlong(body: bytes, pos: int) -> tuple[int, int]:
     return _read_zigzag(body, pos, 64)
 
 
@@ -197,97 +210,27 @@ def _read_zigzag(body: bytes, pos: int, bits: int) -> tuple[int, int]:
 
 
 def _read_headers(
-    body: bytes, pos: int, end: int
+    body: bytes, pos: int, end: int, headers_max: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, pos = _read_length(body, pos)
+    count, pos = read_length(body, pos)
     if count > (end - pos) // 2:
         raise InvalidRecordError(f"record declares {count} headers in {end - pos} bytes")
+    if count > headers_max:
+        raise InvalidRecordError(f"record has {count} headers, and {headers_max} are the limit")
     headers = []
     for _ in range(count):
-        length, pos = _read_length(body, pos)
+        length, pos = read_length(body, pos)
         name = body[pos : pos + length].decode("utf-8", "replace")  # As Kafka's readers do.
         pos += length
         value = None
         if body[pos] == 1:
             pos += 1
         else:
-            length, pos = _read_length(body, pos)
+            length, pos = read_length(body, pos)
             value = body[pos : pos + length]
             pos += length
         headers.append((name, value))
     return tuple(headers), pos
-
-
-# --- validating ---------------------------------------------------------------------------------
-
-
-class RecordProblem(NamedTuple):
-    """Why one record of a batch is refused; `code` is INVALID_RECORD or INVALID_TIMESTAMP."""
-
-    record_index: int
-    code: ErrorCode
-    message: str
-
-
-class RecordsSummary(NamedTuple):
-    """What a full look at a batch's records found."""
-
-    record_count: int
-    max_timestamp: int
-    max_timestamp_offset: int
-    problems: tuple[RecordProblem, ...]
-
-
-def validate_records(
-    buf: Buffer,
-    pos: int,
-    header: BatchHeader,
-    *,
-    limit_bytes: int,
-    require_keys: bool = False,
-    timestamp_min: int | None = None,
-    timestamp_max: int | None = None,
-) -> RecordsSummary:
-    """Decode every record; the batch as a whole must be sound, single records may have problems.
-
-    Raises `InvalidRecordError` where the records contradict the header: their number, or offsets
-    that do not rise one by one. `problems` holds what a producer did wrong record by record.
-    """
-    if header.record_count != header.last_offset_delta + 1 or header.record_count < 1:
-        raise InvalidRecordError(
-            f"batch counts {header.record_count} records but spans "
-            f"{header.last_offset_delta + 1} offsets"
-        )
-    low = _TIMESTAMP_MIN if timestamp_min is None else timestamp_min
-    high = _TIMESTAMP_MAX if timestamp_max is None else timestamp_max
-    problems: list[RecordProblem] = []
-    latest, latest_offset = _TIMESTAMP_MIN, -1
-    records = iter_records(buf, pos, header, limit_bytes=limit_bytes)
-    for index, record in enumerate(records):
-        if record.offset - header.base_offset != index:
-            raise InvalidRecordError(
-                f"record {index} has offset delta {record.offset - header.base_offset}"
-            )
-        if record.timestamp > latest:
-            latest, latest_offset = record.timestamp, record.offset
-        if require_keys and record.key is None:
-            problems.append(_keyless(index))
-        if not low <= record.timestamp <= high:
-            problems.append(_outside(index, record, low, high))
-    return RecordsSummary(header.record_count, latest, latest_offset, tuple(problems))
-
-
-def _keyless(index: int) -> RecordProblem:
-    message = "Compacted topic cannot accept message without key."
-    return RecordProblem(index, ErrorCode.INVALID_RECORD, message)
-
-
-def _outside(index: int, record: Record, low: int, high: int) -> RecordProblem:
-    message = (
-        f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. "
-        f"The timestamp should be within [{low}, {high}]"
-    )
-    return RecordProblem(index, ErrorCode.INVALID_TIMESTAMP, message)
 
 
 # --- encoding -----------------------------------------------------------------------------------
