@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -64,12 +64,21 @@ class ThreadExecutor:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
 
     def submit(self, work: Callable[[], T], then: Then[T]) -> None:
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda done: self._report(done, then))
+        self._pool.submit(self._run, work, then)
 
-    def _report(self, done: Future[T], then: Then[T]) -> None:
-        error = done.exception()
-        result = None if error is not None else done.result()
+    def _run(self, work: Callable[[], T], then: Then[T]) -> None:
+        """Work and report, and keep hold of neither the result nor the error.
+
+        An error knows the frames it came through, and they the ones that called them. Were it to be
+        found from here, or from a future that is, all that the work had in its hands would stay
+        until the collector comes, and a broker's comes seldom.
+        """
+        try:
+            self._report(then, work(), None)
+        except BaseException as error:  # noqa: BLE001 - the caller is told, whatever it was
+            self._report(then, None, error)
+
+    def _report(self, then: Then[T], result: T | None, error: BaseException | None) -> None:
         try:
             self._call_soon(then, result, error)
         except RuntimeError:

@@ -1,7 +1,7 @@
 """Hostile peers against a real broker process: nobody else may notice them.
 
 By name: frames that declare 2 GiB or -1 bytes, arrays of 2^31 entries, hundreds of half-sent 100 MB
-frames held open, decompression bombs, an HTTP request, a reader that never reads.
+frames held open, an HTTP request, a reader that never reads. Bombs: `test_bombs.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import struct
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,8 +20,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemill.testing.process import BrokerProcess
 from tidemill.wire.apis import ApiKey
-from tidemill.wire.batch import HEADER_BYTES
-from tidemill.wire.compression import Codec
 from tidemill.wire.frame import decode_response, encode_request
 from tidemill.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidemill.wire.messages.produce import (
@@ -42,10 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     data_dir = tmp_path_factory.mktemp("hostile") / "data"
     with BrokerProcess(data_dir) as process:
         admin = AdminClient({"bootstrap.servers": process.bootstrap})
-        topics = [
-            NewTopic("plain", 1, 1),
-            NewTopic("compacted", 1, 1, config={"cleanup.policy": "compact"}),
-        ]
+        topics = [NewTopic("plain", 1, 1)]
         for future in admin.create_topics(topics).values():
             future.result()
         yield process
@@ -149,39 +143,6 @@ def test_a_half_sent_frame_is_cut_off(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", settings) as broker, connect(broker) as connection:
         connection.sendall(struct.pack(">i", 1000) + b"\0" * 10)
         assert closed_by_peer(connection, within_s=5)
-
-
-def bomb(codec: Codec) -> bytes:
-    """A small batch whose records decompress to far more than anybody should hold."""
-    zeros = bytes(900 * MB // 1000)
-    batch = build_batch([Record(0, 0, b"k", zeros, ())] * 1, codec=codec)
-    inflated = bytearray(batch)
-    if codec is Codec.GZIP:
-        squeezer = zlib.compressobj(9, zlib.DEFLATED, 31)
-        body = b"".join(squeezer.compress(bytes(MB)) for _ in range(900)) + squeezer.flush()
-        inflated[HEADER_BYTES:] = body
-        struct.pack_into(">i", inflated, 8, len(inflated) - 12)
-    return bytes(inflated)
-
-
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_decompression_bomb_on_a_compacted_topic(broker: BrokerProcess, codec: Codec) -> None:
-    """Compacted topics are validated record by record, so here the broker has to decompress."""
-    from fastcrc import crc32
-
-    batch = bytearray(bomb(codec))
-    struct.pack_into(">I", batch, 17, crc32.iscsi(bytes(batch[21:])))
-    partition = PartitionProduceData(index=0, records=bytes(batch))
-    request = ProduceRequest(
-        acks=1,
-        timeout_ms=10_000,
-        topic_data=[TopicProduceData(name="compacted", partition_data=[partition])],
-    )
-    with connect(broker) as connection:
-        connection.settimeout(30)
-        exchange(connection, encode_request(ApiKey.PRODUCE, 9, 1, "bomber", request))
-    assert_good_client_works(broker)
-    assert memory_bytes(broker) < MEMORY_LIMIT_BYTES
 
 
 def test_a_reader_that_never_reads_costs_no_one(broker: BrokerProcess) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -88,3 +90,21 @@ def test_a_failure_is_told_and_those_behind_it_go_on() -> None:
     assert isinstance(failed, ApiError)
     assert failed.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert scene.offsets() == [0]
+
+
+def test_what_a_refused_conversion_had_in_its_hands_goes_with_the_answer() -> None:
+    """A hundred megabytes maybe, and the collector of a broker comes seldom."""
+    scene = Scene()
+    refused = ApiError(ErrorCode.INVALID_RECORD, "too large")
+    left = weakref.ref(refused)
+    gc.disable()
+    try:
+        scene.queue(b"a")
+        _, then = scene.executor.waiting.pop()
+        then(None, refused)
+        assert scene.outcomes == [refused]
+        scene.outcomes.clear()
+        del refused
+        assert left() is None
+    finally:
+        gc.enable()

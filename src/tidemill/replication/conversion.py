@@ -100,14 +100,18 @@ class Conversions:
     def _outcome(
         self, queued: PendingAppend, validated: Validated | None, error: BaseException | None
     ) -> AppendOutcome:
+        if error is not None:
+            # Not raised again: it would hold this frame, which holds it, and with both all that the
+            # conversion had in its hands, a hundred megabytes maybe, until the collector comes.
+            return self._refusal(error)
+        assert validated is not None
         try:
-            if error is not None:
-                raise error
-            assert validated is not None
             return self._append(queued, validated)
-        except ApiError as refused:
-            return refused
-        except Exception as failed:
-            # It is told, and those behind it go on.
-            log.exception("an append to %s failed", self.log.topic_partition)
-            return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the append failed: {failed!r}")
+        except Exception as failed:  # noqa: BLE001 - it is told, and those behind it go on
+            return self._refusal(failed)
+
+    def _refusal(self, error: BaseException) -> ApiError:
+        if isinstance(error, ApiError):
+            return error
+        log.error("an append to %s failed", self.log.topic_partition, exc_info=error)
+        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the append failed: {error!r}")

@@ -106,6 +106,8 @@ class Log(CheckedLog, ReplaceableLog):
             except WireError as error:
                 if not view.is_stale:
                     message = f"{self.topic_partition} is damaged on disk: {error}"
+                    # Without the frames, which hold all that was decompressed.
+                    error = error.with_traceback(None)
                     raise ApiError(ErrorCode.CORRUPT_MESSAGE, message) from error
             else:
                 if not view.is_stale:
