@@ -7,7 +7,6 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.installed
 
 MINUTES ?= 30
-STORE ?= sqlite
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check test soak simulate faults demo bench bench-spark clean
@@ -43,9 +42,14 @@ JOBS ?= 2
 simulate: setup ## Whole clusters in virtual time, everything failing: SEEDS=1000 FIRST=0 JOBS=2.
 	$(BIN)/python -m tidemill.testing.simulate --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
 
-faults: setup ## Brokers killed, cut off and filled up under load: MINUTES=30 STORE=sqlite SEED=...
-	$(BIN)/python -m tidemill.testing.faults --minutes $(MINUTES) --store $(STORE) \
-	  $(if $(SEED),--seed $(SEED)) --load "$(BIN)/python -m tests.faults.librdkafka_load"
+# On each store for so long, whatever came of the other: one that fails must not hide the next.
+faults: setup ## Brokers killed, cut off and filled up under load, on both stores: MINUTES=30 STORE=... SEED=...
+	@failed=; for store in $(or $(STORE),sqlite zookeeper); do \
+	  $(BIN)/python -m tidemill.testing.faults --minutes $(MINUTES) --store $$store \
+	    $(if $(SEED),--seed $(SEED)) --load "$(BIN)/python -m tests.faults.librdkafka_load" \
+	    && outcome=good || { outcome=BAD; failed=yes; }; \
+	  outcomes="$$outcomes $$store: $$outcome;"; \
+	done; echo "faults, $(MINUTES) minutes each:$$outcomes"; test -z "$$failed"
 
 demo: setup ## Three brokers, clicks, a Spark pipeline, and what came through; ends by itself.
 	$(BIN)/python -m tidemill.cli.main demo
