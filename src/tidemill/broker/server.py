@@ -57,6 +57,7 @@ from tidemill.broker.receive import Scratch
 from tidemill.broker.replica_reports import Reports
 from tidemill.broker.replication_settings import replication_settings
 from tidemill.broker.request_memory import RequestMemory
+from tidemill.broker.stalls import Stalls
 from tidemill.broker.ticker import Ticker
 from tidemill.broker.topic_settings import TopicSettings
 from tidemill.broker.upkeep import Upkeep
@@ -415,6 +416,16 @@ class BrokerServer:
         self.upkeep = Upkeep(self.broker, self._files, self.cleaner)
         self._undo.callback(self.upkeep.stop)
         self.upkeep.start()
+        self.stalls = Stalls(
+            self._clock,
+            self.timers.schedule,
+            lambda: self.config.int("broker.session.timeout.ms"),
+            self.store,
+            fence=self._session_lost,
+            confirmed=self._session_confirmed,
+        )
+        self._undo.callback(self.stalls.stop)
+        self.stalls.start()
 
     # Staying up.
 
@@ -440,6 +451,11 @@ class BrokerServer:
         """Others may lead by now what we lead: stop until we are registered anew (rule A9)."""
         if self.replicas is not None:
             self.replicas.stop_leading()
+
+    def _session_confirmed(self) -> None:
+        """After a stall nobody has taken us for dead: lead again what we led."""
+        if self.controller.broker_epoch >= 0:
+            self._image_changed(self.controller.image)
 
     def _apply_dynamic(self, image: ClusterImage) -> None:
         own = image.broker_configs.get(self.controller.broker_id, {})
