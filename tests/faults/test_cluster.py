@@ -23,6 +23,7 @@ ON_SQLITE = (
     Kind.ISOLATE,
     Kind.DISK_FULL,
     Kind.DAMAGE_HEADER,
+    Kind.REASSIGN,
 )
 ON_ZOOKEEPER = (
     Kind.ZOOKEEPER_KILL_LEADER,
@@ -55,7 +56,7 @@ async def survive(folder: Path, store: Store, kinds: tuple[Kind, ...]) -> RunRep
 
 @pytest.mark.timeout(480)
 async def test_a_cluster_on_sqlite_loses_nothing(tmp_path: Path) -> None:
-    """Rules A3, A9, B5, B9, E2, E8, G2: nothing lost, twice or out of order; replicas are equal."""
+    """Rules A3, A9, B5, B9, C8, E2, E8, G2: nothing lost, twice or out of order; equal replicas."""
     report = await survive(tmp_path, Store.SQLITE, ON_SQLITE)
     assert report.offsets_answered > 100
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.testing.faults import judge
-from tidemill.testing.faults.cluster import EXACT, LOOSE, PLAIN
+from tidemill.testing.faults.cluster import EXACT, LOOSE, PLAIN, SESSION_MS
 from tidemill.testing.faults.plan import Kind, Store, kinds_of, plan
 from tidemill.testing.faults.report import RunReport, allowed, anomalies
 from tidemill.testing.faults.strikes import Struck
@@ -50,6 +50,13 @@ def test_every_kind_gets_its_turn() -> None:
     assert not any(kind.startswith("zookeeper") for kind in kinds_of(Store.SQLITE))
     only = [Kind.DISK_FULL]
     assert {strike.kind for strike in islice(plan(1, Store.SQLITE, only), 5)} == set(only)
+
+
+def test_pauses_reach_three_times_the_sessions_length() -> None:
+    pauses = [Kind.PAUSE_LEADER, Kind.PAUSE_CONTROLLER]
+    holds = [strike.hold_s for strike in islice(plan(1, Store.SQLITE, pauses), 200)]
+    assert min(holds) * 1000 > SESSION_MS
+    assert 2.8 * SESSION_MS < max(holds) * 1000 <= 3 * SESSION_MS
 
 
 def test_a_gap_belongs_to_the_fault_that_it_begins_with() -> None:

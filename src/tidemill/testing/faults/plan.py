@@ -36,6 +36,7 @@ class Kind(StrEnum):
     PAUSE_LEADER = "pause-leader"
     PAUSE_CONTROLLER = "pause-controller"
     ROLLING_RESTART = "rolling-restart"
+    REASSIGN = "reassign"
     CUT_CLIENTS = "cut-clients"
     CUT_PEERS = "cut-peers"
     ISOLATE = "isolate"
@@ -54,9 +55,11 @@ _HOLD_S = {
     Kind.KILL_CONTROLLER: (0.0, 6.0),
     Kind.KILL_FOLLOWER: (0.0, 6.0),
     Kind.PAUSE_SHORT: (0.5, 2.5),
-    Kind.PAUSE_LEADER: (7.0, 11.0),
-    Kind.PAUSE_CONTROLLER: (7.0, 11.0),
+    # From a little above a session's time to three times that.
+    Kind.PAUSE_LEADER: (7.0, 18.0),
+    Kind.PAUSE_CONTROLLER: (7.0, 18.0),
     Kind.ROLLING_RESTART: (0.0, 1.0),
+    Kind.REASSIGN: (0.0, 6.0),
     Kind.CUT_CLIENTS: (3.0, 9.0),
     Kind.CUT_PEERS: (3.0, 10.0),
     Kind.ISOLATE: (3.0, 10.0),

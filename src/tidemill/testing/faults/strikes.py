@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemill.client import ClientError
 from tidemill.testing.faults.cluster import (
     CLIENTS,
     PARTITIONS,
@@ -28,6 +29,7 @@ from tidemill.testing.view import View
 from tidemill.types import TopicPartition
 
 REPAIR_S_MAX = 120
+MOVE_S_MAX = 90
 _HEADER_BYTES = 61
 _OUTSIDE_CRC = (*range(8), *range(12, 16))
 """Base offset and leader epoch, which a batch's own checksum does not cover."""
@@ -111,6 +113,50 @@ async def _roll(cluster: FaultCluster, planned: Strike, struck: Struck) -> None:
         await asyncio.sleep(planned.hold_s)
         await cluster.restart(broker)
         await cluster.whole()
+
+
+async def _reassign(cluster: FaultCluster, planned: Strike, struck: Struck) -> None:
+    """Take a replica away from the victim, give it back, and kill a broker in between."""
+    others = [each for each in cluster.ids if each != struck.victim]
+    keys = [TopicPartition(topic, index) for topic in TOPICS for index in range(PARTITIONS)]
+    moved = keys[int(planned.choice * len(keys))]
+    killed = struck.victim if planned.drops else others[0]
+    struck.note = f"{moved} from it and back, broker {killed} killed"
+    await _move(cluster, moved, others)
+    await _until_moved(cluster, moved)
+    await _move(cluster, moved, [*others, struck.victim])
+    await asyncio.to_thread(cluster.brokers[killed].kill)
+    await asyncio.sleep(planned.hold_s)
+    await cluster.restart(killed)
+    await _until_moved(cluster, moved)
+
+
+async def _move(cluster: FaultCluster, moved: TopicPartition, replicas: list[int]) -> None:
+    deadline = time.monotonic() + MOVE_S_MAX
+    while True:
+        try:
+            answer = await cluster.admin.alter_partition_reassignments({moved: replicas})
+            answer.raise_first()
+            return
+        except ClientError as error:
+            if time.monotonic() > deadline:
+                raise BrokenClusterError(f"{moved} cannot be moved: {error}") from error
+        await asyncio.sleep(0.2)
+
+
+async def _until_moved(cluster: FaultCluster, moved: TopicPartition) -> None:
+    """A move ends by itself, whoever falls on its way, once all are back (rule C8)."""
+    deadline = time.monotonic() + MOVE_S_MAX
+    seen: object = None
+    while time.monotonic() < deadline:
+        try:
+            seen = await cluster.admin.list_partition_reassignments([moved])
+            if not seen:
+                return
+        except ClientError as error:
+            seen = error
+        await asyncio.sleep(0.2)
+    raise BrokenClusterError(f"{moved} still moves after {MOVE_S_MAX} s: {seen}")
 
 
 # Links.
@@ -256,6 +302,7 @@ _HOW: dict[Kind, Callable[[FaultCluster, Strike, Struck], Awaitable[None]]] = {
     Kind.PAUSE_LEADER: _pause,
     Kind.PAUSE_CONTROLLER: _pause,
     Kind.ROLLING_RESTART: _roll,
+    Kind.REASSIGN: _reassign,
     Kind.CUT_CLIENTS: _cut_clients,
     Kind.CUT_PEERS: _cut_peers,
     Kind.ISOLATE: _isolate,
