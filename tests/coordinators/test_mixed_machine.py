@@ -218,6 +218,7 @@ class MixedMachine(RuleBasedStateMachine):
                 else:
                     member.owned = set(decode_assignment(answer.assignment))
                     member.joined_ms = None
+                    self._check_told(member)
 
         member.waits = True
         self.world.runtime.run(
@@ -227,6 +228,16 @@ class MixedMachine(RuleBasedStateMachine):
             lambda code, _: synced(code),
         )
         self.world.pump()
+
+    def _check_told(self, member: Classic) -> None:
+        """It is told all that is kept for it, whoever coordinates the group now."""
+        if isinstance(self.group, MixedGroup):
+            held = self.group.members[member.member_id].assigned
+            assert member.owned == {
+                TopicPartition(self.names[topic], part)
+                for topic, parts in held.items()
+                for part in parts
+            }
 
     def beat(self, member: Classic) -> None:
         if member.waits or member.generation < 0:

@@ -148,7 +148,10 @@ class MixedGroup(ConsumerGroup):
 
     # Syncing, staying, leaving.
 
-    def classic_sync(self, request: SyncGroupRequest, reply: SyncReply) -> Result[None]:
+    def classic_sync(
+        self, request: SyncGroupRequest, image: ClusterImage, reply: SyncReply
+    ) -> Result[None]:
+        self.image = image
         try:
             member = self._check_classic(
                 request.member_id, request.group_instance_id, request.generation_id

@@ -121,7 +121,7 @@ class GroupShard(GroupOffsets):
         if isinstance(group, ClassicGroup):
             return group.sync(request, info, reply)
         if group is not None:
-            return group.classic_sync(request, reply)
+            return group.classic_sync(request, self._around.image, reply)
         reply(sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         return Result()
 
@@ -304,6 +304,7 @@ class GroupShard(GroupOffsets):
             if isinstance(group, ClassicGroup):
                 yield from _if_any(group.start())
             else:
+                group.image = self._around.image
                 group.on_loaded()
             started += 1 + len(group.members)
             if started >= LOOKED_AT_PER_STEP:
