@@ -9,20 +9,38 @@
 A client's name stands for its latest member id; `a#1` is the first id that client `a` was given.
 Answers of other clients appear below the command that set them free. The commands are the methods
 `do_...` below; `option=value` pairs change what they send.
+
+Members of the newer protocol name themselves, and `beat`:
+
+    $ beat g n
+    n beat: epoch 2, has t:0,1,2
+
+They tell what they own if that is given (`owns=0,1`), and everything when they join. A classic
+client with `topics=t` is a consumer, as it must be to share a group with them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 from tests.coordinators.shard_world import ShardWorld
 
+from tidemill.client.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from tidemill.coordinators.classic_group import ClassicSettings, join_error, sync_error
+from tidemill.coordinators.consumer_steps import ConsumerGroupConfig
 from tidemill.coordinators.result import Result
 from tidemill.coordinators.shard import GroupShard, ShardSettings
 from tidemill.errors import ErrorCode
+from tidemill.types import TopicPartition
+from tidemill.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, TopicPartitions
 from tidemill.wire.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -41,6 +59,8 @@ from tidemill.wire.messages.offsets import (
 
 _ID = re.compile(r"([a-z]+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NO_GENERATION = -1
+JOINS = 0
+TOPIC = "t"
 
 
 class Player:
@@ -52,7 +72,9 @@ class Player:
         self._labels: dict[str, str] = {}
         self._ids: dict[str, str] = {}
         self._generations: dict[str, int] = {}
-        self.world.topic("t", 1)
+        self._epochs: dict[tuple[str, str], int] = {}
+        self._consumers: set[str] = set()
+        self._topic_id = self.world.topic(TOPIC, 1).topic_id
 
     def play(self, command: str) -> list[str]:
         """Do what a line says; what was answered until now."""
@@ -78,7 +100,14 @@ class Player:
         rebalance: str = "20000",
         version: str = "5",
         type: str = "consumer",  # noqa: A002
+        topics: str = "",
+        owns: str = "",
     ) -> None:
+        said = client.encode()
+        if topics:
+            self._consumers.add(client)
+            owned = frozenset(TopicPartition(TOPIC, part) for part in _numbers(owns))
+            said = encode_subscription(Subscription(tuple(topics.split(",")), owned=owned))
         offered = [part.partition(":") for part in protocols.split(",") if part]
         request = JoinGroupRequest(
             group_id=group,
@@ -88,7 +117,7 @@ class Player:
             group_instance_id=instance,
             protocol_type=type,
             protocols=[
-                JoinGroupRequestProtocol(name=name, metadata=(data or client).encode())
+                JoinGroupRequestProtocol(name=name, metadata=data.encode() or said)
                 for name, _, data in offered
             ],
         )
@@ -97,6 +126,8 @@ class Player:
         def joined(answer: Any) -> None:
             if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
                 self._ids[client] = answer.member_id
+                if not _ID.fullmatch(answer.member_id):
+                    self._christen(client, answer.member_id)
             if answer.error_code == 0:
                 self._generations[self._label(answer.member_id)] = answer.generation_id
             self._say(f"{client} join", answer.error_code, self._joined(answer))
@@ -113,7 +144,7 @@ class Player:
         parts = [
             f"generation {answer.generation_id}",
             str(answer.protocol_name),
-            f"leader {self._label(answer.leader)}",
+            *([f"leader {self._label(answer.leader)}"] if answer.leader else []),
         ]
         if answer.members:
             listed = " ".join(self._label(each.member_id) for each in answer.members)
@@ -139,16 +170,31 @@ class Player:
             member_id=member_id,
             group_instance_id=instance,
             assignments=[
-                SyncGroupRequestAssignment(member_id=self._member(name), assignment=data.encode())
+                SyncGroupRequestAssignment(
+                    member_id=self._member(name), assignment=self._planned(name, data)
+                )
                 for name, _, data in (part.partition(":") for part in plan.split(",") if part)
             ],
         )
 
         def synced(answer: Any) -> None:
-            self._say(f"{client} sync", answer.error_code, answer.assignment.decode() or "nothing")
+            told = self._read(client, answer.assignment) or "nothing"
+            self._say(f"{client} sync", answer.error_code, told)
 
         info = self.world.info(client)
         self._run(synced, sync_error, lambda shard, reply: shard.sync(request, info, reply))
+
+    def _planned(self, name: str, data: str) -> bytes:
+        """What a leader assigns: to consumers the partitions, like 0+2, of the topic."""
+        if name not in self._consumers:
+            return data.encode()
+        return encode_assignment(TopicPartition(TOPIC, int(part)) for part in data.split("+"))
+
+    def _read(self, client: str, assignment: bytes) -> str:
+        if client not in self._consumers or not assignment:
+            return assignment.decode()
+        parts = [part for _, part in decode_assignment(assignment)]
+        return _listed(parts) if parts else ""
 
     def do_heartbeat(
         self,
@@ -169,6 +215,46 @@ class Player:
         for answer in self.world.run(lambda shard: shard.heartbeat(request)):
             code = answer if isinstance(answer, ErrorCode) else answer.error_code
             self._say(f"{client} heartbeat", code, "well")
+
+    def do_beat(
+        self,
+        group: str,
+        member: str,
+        *,
+        epoch: str | None = None,
+        owns: str | None = None,
+        instance: str | None = None,
+        topics: str | None = None,
+        rebalance: str = "20000",
+        lost: str = "",
+    ) -> None:
+        """A heartbeat of the newer protocol; with `lost=yes` the member does not get the answer."""
+        known = self._epochs.get((group, member), JOINS)
+        sent = known if epoch is None else int(epoch)
+        joins = sent == JOINS
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member,
+            member_epoch=sent,
+            instance_id=instance,
+            rebalance_timeout_ms=int(rebalance) if joins else -1,
+            subscribed_topic_names=(topics or TOPIC).split(",") if topics or joins else None,
+            topic_partitions=self._owned(owns, joins),
+        )
+        info = self.world.info(member, 1)
+        for answer in self.world.run(lambda shard: shard.consumer_heartbeat(request, info)):
+            code = answer if isinstance(answer, ErrorCode) else answer.error_code
+            if code or lost:
+                self._say(f"{member} beat", code, "the answer is lost")
+            else:
+                self._epochs[group, member] = max(answer.member_epoch, JOINS)
+                self._say(f"{member} beat", code, _told(answer))
+
+    def _owned(self, owns: str | None, joins: bool) -> list[TopicPartitions] | None:
+        if owns is None:
+            return [] if joins else None
+        parts = _numbers(owns)
+        return [TopicPartitions(topic_id=self._topic_id, partitions=parts)] if parts else []
 
     def do_leave(self, group: str, *clients: str, instance: str | None = None) -> None:
         leaving = [MemberIdentity(member_id=self._member(client)) for client in clients]
@@ -229,7 +315,7 @@ class Player:
             self._say("describe", found, "")
             return
         members = " ".join(
-            f"{self._label(each.member_id)}={each.assignment.decode() or '-'}"
+            f"{self._label(each.member_id)}={self._read(each.client_id, each.assignment) or '-'}"
             for each in found.members.values()
         )
         pending = f", {len(found.pending_join)} pending" if found.pending_join else ""
@@ -237,6 +323,22 @@ class Player:
             f"{group}: {found.state.value}, generation {found.generation}, "
             f"members {members or 'none'}{pending}"
         )
+
+    def do_members(self, group: str) -> None:
+        """A group that has members of the newer protocol, with what each has and gives back."""
+        found = self.world.run(lambda shard: Result(shard.consumer_group(group)))[0]
+        if isinstance(found, ErrorCode):
+            self._say("members", found, "")
+            return
+        members = []
+        for each in found.members.values():
+            words = [f"{self._label(each.member_id)}@{each.member_epoch}"]
+            for verb, held in (("has", each.assigned), ("gives", each.revoking)):
+                if held:
+                    words += [verb, _listed(part for parts in held.values() for part in parts)]
+            members.append(" ".join(words))
+        listed = "; ".join(members) or "no members"
+        self.lines.append(f"{group}: {found.state.value}, epoch {found.group_epoch}: {listed}")
 
     # The world.
 
@@ -268,8 +370,12 @@ class Player:
         self.world.regain_leadership()
 
     def do_setting(self, **settings: str) -> None:
-        classic = ClassicSettings(**{name: int(value) for name, value in settings.items()})
-        self.world.around.settings = ShardSettings(classic=classic)
+        numbers = {name: int(value) for name, value in settings.items()}
+        newer = {each.name for each in fields(ConsumerGroupConfig)} - {"max_size"}
+        self.world.around.settings = ShardSettings(
+            classic=ClassicSettings(**{n: v for n, v in numbers.items() if n not in newer}),
+            consumer=ConsumerGroupConfig(**{n: v for n, v in numbers.items() if n in newer}),  # type: ignore[arg-type]
+        )
 
     # Words.
 
@@ -304,15 +410,16 @@ class Player:
 
     def _label(self, member_id: str) -> str:
         found = _ID.fullmatch(member_id)
-        if found is None:
-            return member_id
+        if found is not None:
+            self._christen(found.group(1), member_id)
+        return self._labels.get(member_id, member_id)
+
+    def _christen(self, client: str, member_id: str) -> None:
+        """The first time an id is seen it gets a label, after its client."""
         if member_id not in self._labels:
-            client = found.group(1)
             number = 1 + sum(1 for each in self._labels.values() if each.startswith(f"{client}#"))
-            label = f"{client}#{number}"
-            self._labels[member_id] = label
-            self._ids[label] = member_id
-        return self._labels[member_id]
+            self._labels[member_id] = f"{client}#{number}"
+            self._ids[f"{client}#{number}"] = member_id
 
     def _member(self, name: str, given: str | None = None) -> str:
         if given is not None:
@@ -323,3 +430,21 @@ class Player:
         if given is not None:
             return int(given)
         return self._generations.get(self._label(member_id), NO_GENERATION)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def _listed(partitions: Iterable[int]) -> str:
+    return f"{TOPIC}:{','.join(map(str, sorted(partitions)))}"
+
+
+def _told(answer: Any) -> str:
+    """The epoch, and the assignment if the answer has one."""
+    if answer.member_epoch < 0:
+        return "gone" if answer.member_epoch == -1 else "away"
+    if answer.assignment is None:
+        return f"epoch {answer.member_epoch}"
+    given = [part for topic in answer.assignment.topic_partitions for part in topic.partitions]
+    return f"epoch {answer.member_epoch}, has {_listed(given) if given else 'nothing'}"
