@@ -44,6 +44,8 @@ REBALANCE_IN_PROGRESS = 27
 COORDINATOR_NOT_READY = (14, 15, 16)
 JOINS_AT_ONCE = 64
 JOIN_LIMIT_S = 300
+HEARD_EVERY_S = 0.02
+"""How often members of a group that rebalances ask whether they are to join again."""
 
 Answered = Callable[[bytes], None]
 
@@ -122,6 +124,7 @@ class Member:
     session_timeout_ms: int
     member_id: str = ""
     generation: int = -1
+    leads: bool = False
     heartbeat: bytes = b""
     commit: bytes = b""
 
@@ -138,6 +141,7 @@ class Member:
 
     async def _joined_and_synced(self) -> bool:
         joined = await self._joined()
+        self.leads = joined.leader == self.member_id
         assignments = [
             SyncGroupRequestAssignment(member_id=each.member_id, assignment=b"-")
             for each in joined.members
@@ -211,6 +215,7 @@ class Load:
         self.seen = Seen()
         self.members: list[Member] = []
         self.loners: list[Member] = []
+        self.restless: list[Member] = []
 
     async def establish(self) -> None:
         """Connect, and bring every group to a stable generation with all its members."""
@@ -239,6 +244,11 @@ class Load:
             for number in range(options.loners)
         ]
         await asyncio.gather(*(member.join() for member in self.loners))
+        self.restless = [
+            self._member(f"{options.prefix}-restless", await lane())
+            for _ in range(options.restless)
+        ]
+        await self._join_all([self.restless])
 
     def _member(self, group: str, lane: Lane) -> Member:
         return Member(group, lane, self.options.topic, self.options.session_timeout_ms)
@@ -259,7 +269,8 @@ class Load:
         """Keep the groups alive and commit, for the given time."""
         options = self.options
         begin = time.perf_counter()
-        rejoins = asyncio.create_task(self._rejoin(begin + options.seconds))
+        until = begin + options.seconds
+        rejoins = asyncio.gather(self._rejoin(until), self._rebalance(until))
         beats = len(self.members) / options.heartbeat_s
         sent_beats = sent_commits = 0
         count = len(self.members)
@@ -283,6 +294,22 @@ class Load:
                 await member.join()
                 self.seen.note("join", time.perf_counter_ns() - begin, 0)
                 await asyncio.sleep(TICK_S * 50)
+
+    async def _rebalance(self, until: float) -> None:
+        """One group whose leader joins again and again, so that all of its members must."""
+        while self.restless and time.perf_counter() < until:
+            begin = time.perf_counter_ns()
+            leader = next(member for member in self.restless if member.leads)
+            joins = asyncio.create_task(leader.join())
+            others = [member for member in self.restless if member is not leader]
+            await asyncio.gather(joins, *(self._follow(member, joins) for member in others))
+            self.seen.note("rebalance", time.perf_counter_ns() - begin, 0)
+            await asyncio.sleep(TICK_S * 50)
+
+    async def _follow(self, member: Member, leader_joins: asyncio.Task[None]) -> None:
+        while not leader_joins.done():
+            await self._keep_up(member)
+            await asyncio.sleep(HEARD_EVERY_S)
 
     def _beat(self, member: Member) -> None:
         begin = time.perf_counter_ns()
@@ -319,6 +346,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--loners", type=int, default=0, help="groups of one that join again")
+    parser.add_argument("--restless", type=int, default=0, help="members of one that rebalances")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--heartbeat-s", type=float, default=3)
     parser.add_argument("--commits-per-s", type=float, default=5000)

@@ -28,6 +28,20 @@ def test_a_command_s_time_is_beside_its_bar(name: str, seconds: float, end: str)
     assert last_line(name, ("tidemill", seconds)).endswith(end)
 
 
+@pytest.mark.parametrize(
+    ("name", "ours", "end"),
+    [
+        ("flood: heartbeat p99 of its limit", 0.9, "own ≤ 1 yes"),
+        ("flood: rebalance p99 of its limit", 1.1, "own ≤ 1 NO"),
+        ("flood: refused requests", 0.0, "own ≤ 0 yes"),
+        ("flood: refused requests", 1.0, "own ≤ 0 NO"),
+    ],
+)
+def test_what_is_promised_to_members_is_no_ratio(name: str, ours: float, end: str) -> None:
+    """Better than a system that fails is not good enough."""
+    assert last_line(name, ("tidemill", ours), ("kafka", 100.0), part="groups").endswith(end)
+
+
 def test_bars_stand_in_one_column() -> None:
     command = last_line("tidemill --help, s", ("tidemill", 0.2))
     ratio = last_line("round trip p50", ("tidemill", 1.0), ("kafka", 1.0), part="flushed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.groups import under_data_load
+from bench.groups import KINDS_UNDER_LOAD, under_data_load
 from bench.systems import Tidemill
 
 SHORT = (0.2, 30_000)
@@ -29,5 +29,5 @@ def test_members_are_answered_under_a_flood_of_data(scale: float, session_timeou
         broker.stop()
     print(figures)
     assert figures["flood: refused requests"] == 0
-    for kind in ("heartbeat", "join", "commit"):
+    for kind in KINDS_UNDER_LOAD:
         assert 0 < figures[f"flood: {kind} p99 of its limit"] < 1, figures
