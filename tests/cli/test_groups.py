@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.cli.helpers import Ran, quick
 
+from tidemill.cli import group as group_command
 from tidemill.client import Consumer
 
 Name = Callable[[str], str]
@@ -116,6 +117,21 @@ def test_describing_a_group(bootstrap: str, topic: str, topic_name: Name) -> Non
     assert group not in [row["group"] for row in listed]
     unknown = run(bootstrap, "group", "describe", topic_name("no-such"))
     assert unknown.status == 3
+
+
+def test_what_was_not_looked_at_is_said(
+    bootstrap: str, topic: str, topic_name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that is empty might be taken for a record that is not old."""
+    group = topic_name("sampled")
+    assert run(bootstrap, "group", "seek", group, "--to", "1", "-t", topic, "--execute").status == 0
+    whole = run(bootstrap, "group", "describe", group, "--format", "json")
+    assert whole.err == ""
+    monkeypatch.setattr(group_command, "AGE_SAMPLE_PARTITIONS_MAX", 1)
+    part = run(bootstrap, "group", "describe", group, "--format", "json")
+    ages = [row["oldest_unread_s"] for row in rows(part)["partitions"]]
+    assert [age is None for age in ages] == [False, True]
+    assert "for 1 of 2 partitions" in part.err
 
 
 SEEKS: list[tuple[list[str], dict[int, int]]] = [

@@ -157,6 +157,7 @@ async def _detail(admin: Admin, common: Common, group: GroupDescription) -> Grou
     ends = await group_moves.ends(admin, wanted)
     behind = {tp: at for tp, at in committed.items() if at < ends.get(tp, 0)}
     ages = await oldest_unread(common, behind)
+    _remark_unknown_ages(group.group_id, len(behind) - len(ages), len(behind))
     rows = tuple(
         _lag_row(tp, committed.get(tp), ends.get(tp), ages.get(tp), readers.get(tp))
         for tp in wanted
@@ -171,6 +172,16 @@ async def _detail(admin: Admin, common: Common, group: GroupDescription) -> Grou
         sum(row.lag or 0 for row in rows),
         rows,
     )
+
+
+def _remark_unknown_ages(group_id: str, unknown: int, behind: int) -> None:
+    """An empty cell is not to be taken for a record that is not old."""
+    if unknown:
+        talk(
+            f"{group_id}: how old the oldest unread record is was not found out for {unknown} of "
+            f"{plural(behind, 'partition')}: at most {AGE_SAMPLE_PARTITIONS_MAX:,} are looked at, "
+            f"for {AGE_SAMPLE_TIMEOUT_S:g} s"
+        )
 
 
 def _lag_row(
