@@ -65,7 +65,7 @@ def test_a_member_that_only_the_controller_knows_of_is_elected(world: World) -> 
     kept = world.produce(b"kept", at=2)
     world.run_ms(1_000)
     assert not was_acked(only_two)
-    del world.alter  # type: ignore[method-assign]
+    del world.alter
     world.deaf.clear()
     world.publish(world.image)
     world.run_ms(LAG_MAX_MS)

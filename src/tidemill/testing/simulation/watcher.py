@@ -76,8 +76,11 @@ class Watcher:
     def _commit(self, events: Sequence[Event]) -> None:
         for event in events:
             found = _STATE.fullmatch(event.path)
-            node = None if found is None else self._world.ensemble.tree.read(event.path)
-            if found is None or node is None:
+            if found is None:
+                continue
+            node = self._world.ensemble.tree.read(event.path)
+            if node is None:
+                self._forget((found[1], int(found[2])))
                 continue
             value = tree.load(node.value)
             after = State(
@@ -88,6 +91,16 @@ class Watcher:
                 node.stat.version,
             )
             self._changed((found[1], int(found[2])), after)
+
+    def _forget(self, key: Key) -> None:
+        """The topic was half made, and never there: another of its name begins anew."""
+        self._world.note(f"{key[0]}-{key[1]} is no partition any more")
+        if self._committed[key]:
+            self._world.fail(f"the state of {key} went, which has records")
+        self.states.pop(key, None)
+        self._leaders = {
+            known: leader for known, leader in self._leaders.items() if known[0] != key
+        }
 
     def _changed(self, key: Key, after: State) -> None:
         before = self.states.get(key)
