@@ -97,6 +97,7 @@ ELSEWHERE = {
         "tests/controller/test_isr_changes.py"
     ),
     "`kafka-reassign-partitions --generate`": "tests/cli/test_reassign_reference.py",
+    "replicas of new partitions where no broker has a rack": "tests/controller/test_placement.py",
     "how many elections were unclean": "tests/wire/test_messages.py",
     "when an idempotent producer is forgotten": "tests/storage/test_producer_state.py",
     "the partitions in fetch sessions": "tests/broker/test_fetch_sessions.py",
