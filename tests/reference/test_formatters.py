@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from tests.reference.answers import create
 from tests.reference.group_steps import Stage, leaving, wait_for_coordinator
 from tests.reference.kafka import SharedKafka, run_kafka_tool
 from tests.reference.pair import MOMENT, Pair
+from tests.reference.test_consumer_groups import A, B, Members
 
+from tidemill.coordinators.group_hash import partition_of
 from tidemill.testing.process import BrokerProcess
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.groups import MemberIdentity
@@ -97,3 +101,51 @@ def test_the_same_is_read(
         theirs = pool.submit(read, apache_kafka.bootstrap, formatter, group)
         ours = pool.submit(read, tidemill_broker.bootstrap, formatter, group)
     assert ours.result() == theirs.result()
+
+
+def live_newer(stage: Stage, group: str, topic: str) -> None:
+    """A group of the newer protocol: two members, one of which gives back, commits and a leave."""
+    members = Members(stage, group, topic)
+    one = members.join("first", rack_id="r1", server_assignor="range")
+    time.sleep(1.2)
+    members.join("second", member_id=B, instance_id="two")
+    told = members.beat("is told", member_epoch=one.member_epoch)
+    kept = [part for each in told.assignment.topic_partitions for part in each.partitions]
+    back = members.owns(*kept)
+    last = members.beat("gives back", member_epoch=told.member_epoch, topic_partitions=back)
+    partition = OffsetCommitRequestPartition(
+        partition_index=kept[0], committed_offset=5, committed_metadata="a note"
+    )
+    request = OffsetCommitRequest(
+        group_id=group, member_id=A, generation_id_or_member_epoch=last.member_epoch,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
+    )  # fmt: skip
+    stage.ask("commit", ApiKey.OFFSET_COMMIT, 9, request)
+    members.beat("second goes for a while", member_id=B, instance_id="two", member_epoch=-2)
+
+
+def decoded(data_dir: Path, group: str) -> dict[str, str]:
+    """What Kafka's decoder reads of a group: the last value of each key."""
+    (folder,) = data_dir.glob(f"**/__consumer_offsets-{partition_of(group, 50)}")
+    files = ",".join(map(str, sorted(folder.glob("*.log"))))
+    done = run_kafka_tool("kafka-dump-log", "--offsets-decoder", "--files", files)
+    found = {}
+    for line in done.stdout.splitlines():
+        key, arrow, value = line.partition(" payload: ")
+        if arrow and f'"{group}"' in key:
+            words = MOMENT.sub("0", _INVENTED.sub("ID", value))
+            found[key.partition(" key: ")[2]] = _TOPIC_ID.sub('"topicId":"ID"', words)
+    return found
+
+
+def test_the_same_is_stored_of_a_group_of_the_newer_protocol(
+    pair: Pair, name: str, apache_kafka: SharedKafka, tidemill_broker: BrokerProcess
+) -> None:
+    pair.create(create(name, 2))
+    for peer in (pair.kafka, pair.tidemill):
+        wait_for_coordinator(peer)
+        live_newer(Stage(peer), f"newer-{name}", name)
+    theirs = decoded(apache_kafka.data_dir, f"newer-{name}")
+    ours = decoded(tidemill_broker.data_dir, f"newer-{name}")
+    assert len(theirs) >= 8
+    assert ours == theirs

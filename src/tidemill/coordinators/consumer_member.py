@@ -94,7 +94,7 @@ def metadata_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topic_names),
-            subscribed_topic_regex=member.topic_regex,
+            subscribed_topic_regex=member.topic_regex or "",  # as Kafka writes it
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
             classic_member_metadata=member.classic,
