@@ -359,6 +359,8 @@ def _binary(parts: list[tuple[Any, int, int]], pos: Any, length: Any, count: int
     import numpy
     import pyarrow
 
+    if length[:count].max(initial=-1) < 0:
+        return pyarrow.nulls(count, pyarrow.binary())  # As keys often are.
     total_bytes = int(numpy.maximum(length[:count], 0).sum())
     ends = numpy.zeros(count + 1, numpy.int32)
     validity = numpy.full((count + 7) // 8, 0xFF, numpy.uint8)
