@@ -57,6 +57,7 @@ demo: setup ## Three brokers, clicks, a Spark pipeline, and what came through; e
 bench: setup ## Tidemill beside Apache Kafka: ratios with spread, and a plot in bench/out.
 	$(BIN)/python -m bench.timers
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.columnar
 	$(BIN)/python -m bench.scale
 
 bench-spark: setup ## Topics into Spark and back, beside Spark's own Kafka connector.

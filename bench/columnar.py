@@ -1,6 +1,6 @@
 """Columns beside confluent-kafka: produce and consume from Python on one broker, as ratios.
 
-    python -m bench.columnar            three rounds; --quick for one short one
+    python -m bench.columnar            three rounds, as in `make bench`; --quick for one short one
 
 Each round lets both clients write the same records into a topic of their own and read them back,
 each in a process of its own; the clients take turns in going first. The clock of a consumer starts

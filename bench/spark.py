@@ -45,7 +45,8 @@ CORES = 2
 WARM_UP_S = 40.0
 """For each half: the JVM's compiler is busy for about so long."""
 WARM_UP_ROUNDS = 8
-MINUTES = 14.0
+MINUTES = 30.0
+"""Enough for three rounds of every case on two cores with nothing else to do."""
 
 
 @dataclass(frozen=True)
