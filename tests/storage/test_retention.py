@@ -100,6 +100,7 @@ def test_producers_expire_with_the_same_run() -> None:
     log = manager.create(TP, new_log().topic_id, LogConfig())
     data = batch(b"x", timestamp=clock.now_ms(), producer_id=1, epoch=0, sequence=0)
     log.append_as_leader(data, leader_epoch=0)
+    manager.run_retention({})
     clock.advance(86_399_999)
     manager.run_retention({})
     assert len(log.producers) == 1
