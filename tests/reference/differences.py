@@ -134,6 +134,7 @@ HANDLERS: dict[str, dict[str, list[str]]] = {
     },
     "group_offsets": {
         "the offsets of a group": ["expiry of offsets in a group of the next-generation protocol"],
+        "There are no transactions yet": ["`require_stable` in OffsetFetch"],
     },
     "groups": {
         "a member that is removed": [
