@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidemill.wire.kernels import kernel
+from tidemill.wire.kernels import IS_COMPILED, kernel
 
 # The columns of the table of steps.
 KIND: Final = 0
@@ -237,4 +237,9 @@ def copy_parts(buf: Any, starts: Any, ends: Any, out: Any) -> None:
         first = int(ends[row])
         last = int(ends[row + 1])
         start = int(starts[row])
-        out[first:last] = buf[start : start + last - first]
+        to, of = out[first:last], buf[start : start + last - first]
+        if IS_COMPILED:  # See `kernels.copy_bytes`; nor can a kernel assign a slice.
+            for index in range(last - first):
+                to[index] = of[index]
+        else:
+            to[:] = of
