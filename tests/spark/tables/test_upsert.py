@@ -61,6 +61,105 @@ def test_a_parquet_table_is_what_the_changes_make_of_it(
         assert lake.parquet_files() == lake.live_files()
 
 
+AT_SCHEMA = pa.schema([*SCHEMA, ("at", pa.int64())])
+LOG_SCHEMA = pa.schema(
+    [*SCHEMA, ("partition", pa.int32()), ("timestamp", pa.timestamp("us", tz="UTC"))]
+)
+DAY = dt.datetime(2026, 11, 16, tzinfo=dt.UTC)
+
+
+@st.composite
+def dated_histories(draw: st.DrawFn) -> list[list[Row]]:
+    """Each change has a time of its own making, or none, that has nothing to do with the log."""
+    return [
+        [{**row, "at": draw(st.one_of(st.none(), st.integers(0, 4)))} for row in batch]
+        for batch in draw(histories())
+    ]
+
+
+@st.composite
+def moving_histories(draw: st.DrawFn) -> list[list[Row]]:
+    """Keys are in any of three partitions, where offsets go on, and times are any but equal ones."""
+    batches = draw(histories())
+    hours = iter(draw(st.permutations(range(sum(map(len, batches))))))
+    moving = []
+    for batch in batches:
+        rows = [
+            {**row, "partition": draw(st.integers(0, 2)), "timestamp": DAY + dt.timedelta(hours=h)}
+            for row, h in zip(batch, hours, strict=False)
+        ]
+        moving.append(rows)
+    return moving
+
+
+def dated_model(batches: list[list[Row]]) -> list[Row]:
+    table: dict[int, Row] = {}
+    for batch in batches:
+        last: dict[int, Row] = {}
+        for row in sorted(batch, key=lambda row: (_time_of(row), row["offset"])):
+            last[row["id"]] = row
+        for key, row in last.items():
+            if key not in table or _time_of(table[key]) <= _time_of(row):
+                _take(table, row)
+    return [row for _, row in sorted(table.items())]
+
+
+def _time_of(row: Row) -> float:
+    """A row without one is older than all, and a delete later."""
+    if row["at"] is not None:
+        return float(row["at"])
+    return float("inf") if row["value"] is None else float("-inf")
+
+
+def moving_model(batches: list[list[Row]]) -> list[Row]:
+    table: dict[int, Row] = {}
+    for batch in batches:
+        of_places: dict[tuple[int, int], Row] = {}
+        for row in sorted(batch, key=lambda row: row["offset"]):
+            of_places[row["id"], row["partition"]] = row
+        last: dict[int, Row] = {}
+        for row in sorted(of_places.values(), key=lambda row: row["timestamp"]):
+            last[row["id"]] = row
+        for key, row in last.items():
+            there = table.get(key, row)
+            is_elsewhere = there["partition"] != row["partition"]
+            if not (is_elsewhere and there["timestamp"] > row["timestamp"]):
+                _take(table, row)
+    return [row for _, row in sorted(table.items())]
+
+
+def _take(table: dict[int, Row], row: Row) -> None:
+    if row["value"] is None:
+        table.pop(row["id"], None)
+    else:
+        table[row["id"]] = row
+
+
+@settings(max_examples=40, deadline=None)
+@given(dated_histories(), st.integers(1, 3), st.sampled_from([1, 10_000_000]))
+def test_changes_are_compared_with_the_table_by_their_order(
+    batches: list[list[Row]], tasks: int, file_bytes_max: int
+) -> None:
+    options = {**UPSERT, "order_by": ("at", "offset"), "file_bytes_max": file_bytes_max}
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake("parquet", Path(folder), options)
+        for at, batch in enumerate(batches):
+            lake.add(batch, at, tasks=tasks, schema=AT_SCHEMA)
+        assert lake.read() == dated_model(batches)
+
+
+@settings(max_examples=40, deadline=None)
+@given(moving_histories(), st.integers(1, 3), st.sampled_from([1, 10_000_000]))
+def test_changes_of_keys_that_move_are_compared_by_their_times(
+    batches: list[list[Row]], tasks: int, file_bytes_max: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake("parquet", Path(folder), {**UPSERT, "file_bytes_max": file_bytes_max})
+        for at, batch in enumerate(batches):
+            lake.add(batch, at, tasks=tasks, schema=LOG_SCHEMA)
+        assert lake.read() == moving_model(batches)
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_the_other_tables_are_too(kind: str) -> None:
     @settings(max_examples=8, deadline=None)
@@ -214,6 +313,44 @@ def test_a_change_that_is_older_than_the_row_leaves_it_alone(kind: str, tmp_path
     assert [row["value"] for row in lake.read()] == ["equal"], "of equals the later batch counts"
     lake.add([{"id": 1, "value": "null", "at": None}], 4, schema=schema)
     assert [row["value"] for row in lake.read()] == ["equal"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_key_between_the_keys_of_a_file(kind: str, tmp_path: Path) -> None:
+    """The file may hold it and does not: there is no row to compare with."""
+    schema = pa.schema([("id", pa.int64()), ("value", pa.string()), ("at", pa.int64())])
+    lake = Lake(kind, tmp_path, {**UPSERT, "order_by": ("at",)})
+    lake.add([dated(1, "one", 1), dated(1, "nine", 9)], 0, schema=schema, tasks=1)
+    lake.add([dated(1, "five", 5)], 1, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["one", "five", "nine"]
+
+
+def test_a_delete_without_its_order_deletes(tmp_path: Path) -> None:
+    """The order is a column of the value as a rule, and a tombstone has no value."""
+    schema = pa.schema([("id", pa.int64()), ("value", pa.string()), ("at", pa.int64())])
+    lake = Lake("parquet", tmp_path, {**UPSERT, "order_by": ("at",)})
+    delete: Row = {"id": 1, "value": None, "at": None}
+    lake.add([dated(5, "there"), dated(5, "stays", 2)], 0, schema=schema)
+    lake.add([delete], 1, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["stays"]
+    lake.add([dated(6, "again"), delete, {**delete, "id": 2, "value": "null"}], 2, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["stays"]
+
+
+def test_offsets_are_not_compared_with_the_table_even_where_they_are_the_order(
+    tmp_path: Path,
+) -> None:
+    """Those of a topic that was made anew begin at 0 again, and its changes count."""
+    lake = Lake("parquet", tmp_path, {**UPSERT, "order_by": ("offset",)})
+    lake.add(rows_of([1, 2], value="old", first_offset=900), 0)
+    lake.add(rows_of([1, 1], value="new"), 1)
+    assert [(row["value"], row["offset"]) for row in lake.read()] == [("new1", 1), ("old2", 901)]
+    schema = pa.schema([*SCHEMA, ("at", pa.int64())])
+    lake = Lake("parquet", tmp_path / "both", {**UPSERT, "order_by": ("at", "offset")})
+    lake.add([{"id": 1, "value": "old", "offset": 900, "at": 5}], 0, schema=schema)
+    lake.add([{"id": 1, "value": "older", "offset": 901, "at": 4}], 1, schema=schema)
+    lake.add([{"id": 1, "value": "new", "offset": 0, "at": 5}], 2, schema=schema)
+    assert [row["value"] for row in lake.read()] == ["new"]
 
 
 def test_a_key_that_moved_is_not_set_back_by_the_partition_that_it_left(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Changes by key become files: the last change of each key wins, a tombstone deletes its key.
 
 A batch may bring a change that is older than the row which the table has: it changes nothing. A key
-that was deleted has no row to compare with, so whatever comes after counts.
+that was deleted has no row to compare with, so whatever comes after counts. A delete that does not
+say how late it is deletes: the order is often a column of the value, which a tombstone has not.
 
 A table is changed by writing anew those of its files that hold a changed key, without these rows,
 together with the new rows. Files without a changed key stay as they are; a file whose range of keys
@@ -11,6 +12,7 @@ file at a time, never whole rows of more than a row group.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,7 +40,12 @@ _ROW: Final = "__row"
 _RANK: Final = "__rank"
 _DELETED: Final = "__deleted"
 _CHANGE: Final = "__change"
+_LEVEL: Final = "__level"
 READ_ROWS: Final = 64 * 1024
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Levels = np.ndarray[Any, np.dtype[np.int8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class UpsertRule:
 
     `beside` is what a change is compared by with the row in the table. Offsets are not: those of
     another partition say nothing, and in its own a later batch has higher ones, unless the topic
-    was made anew.
+    was made anew. So an order that was given counts up to the offset.
     """
 
     keys: tuple[str, ...]
@@ -70,7 +77,7 @@ class UpsertRule:
     def of(cls, options: TableOptions, schema: pa.Schema) -> UpsertRule:
         """What the options say about these columns; TableError when there is no such column."""
         order_by, tombstone = options.order_by, options.tombstone
-        beside = order_by or ()
+        beside = tuple(itertools.takewhile(lambda name: name != OFFSET_COLUMN, order_by or ()))
         places: tuple[str, ...] = ()
         between: tuple[str, ...] = ()
         if order_by is None:
@@ -169,18 +176,29 @@ def _last(
     rows = index.num_rows
     ordered = np.arange(rows)
     if order_by:
-        numbered = index.append_column(_ROW, pa.array(ordered))
-        by = [(name, "ascending", "at_start") for name in (*order_by, _ROW)]
+        numbered, names = index.append_column(_ROW, pa.array(ordered)), []
+        for number, name in enumerate(order_by):
+            names += [f"{_LEVEL}{number}", name]
+            numbered = numbered.append_column(names[-2], pa.array(_levels(index, name)))
+        by = [(name, "ascending", "at_start") for name in (*names, _ROW)]
         ordered = pc.sort_indices(numbered, sort_keys=by).to_numpy()
     rank = np.empty(rows, dtype=np.int64)
     rank[ordered] = np.arange(rows)
-    names = list(dict.fromkeys(keys))
-    ranked = index.select(names).append_column(_RANK, pa.array(rank))
-    last = ranked.group_by(names).aggregate([(_RANK, "max")]).column(f"{_RANK}_max")
+    groups = list(dict.fromkeys(keys))
+    ranked = index.select(groups).append_column(_RANK, pa.array(rank))
+    last = ranked.group_by(groups).aggregate([(_RANK, "max")]).column(f"{_RANK}_max")
     if not order_by and len(last) != rows:
         raise TableError(f"a batch changes a key {what}")
     found: np.ndarray[Any, np.dtype[np.int64]] = ordered[last.to_numpy()]
     return found
+
+
+def _levels(changes: pa.Table, name: str) -> Levels:
+    """Null is before all that a column of changes has, and after it in one that deletes."""
+    is_null = changes.column(name).is_null().to_numpy()
+    return np.where(is_null, np.where(changes.column(_DELETED).to_numpy(), 1, -1), 0).astype(
+        np.int8
+    )
 
 
 def _index(files: TableFiles, path: str, rule: UpsertRule, schema: pa.Schema) -> pa.Table:
@@ -208,10 +226,6 @@ def _index(files: TableFiles, path: str, rule: UpsertRule, schema: pa.Schema) ->
     return index
 
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
-
 def _compared(
     parquet: pq.ParquetFile, rule: UpsertRule, changed: pa.Table, schema: pa.Schema
 ) -> tuple[Mask, Numbers]:
@@ -222,10 +236,12 @@ def _compared(
         parquet.read(columns=[n for n in names if n in parquet.schema_arrow.names]), wanted
     )
     numbered = there.append_column(_ROW, pa.array(np.arange(there.num_rows)))
-    changes = changed.select([*names, _ROW])
+    changes = changed.select([*names, _ROW, _DELETED])
     pairs = numbered.join(changes, keys=list(rule.keys), join_type="inner", right_suffix=_CHANGE)
-    newer = _is_later(pairs, rule)
     gone = np.zeros(there.num_rows, dtype=np.bool_)
+    if not pairs.num_rows:
+        return gone, np.zeros(0, dtype=np.int64)
+    newer = _is_later(pairs, rule)
     gone[pairs.column(_ROW).to_numpy()[~newer]] = True
     return gone, pairs.column(_ROW + _CHANGE).to_numpy()[newer]
 
@@ -252,12 +268,13 @@ def _besides(names: Sequence[str], rule: UpsertRule) -> list[str]:
 
 def _ranks(pairs: pa.Table, name: str) -> tuple[Numbers, Numbers]:
     """A column of the table and of the changes as numbers that compare as its values do; null comes
-    before all others."""
+    before all others, and after them in a delete."""
     both = pa.chunked_array([*pairs.column(name).chunks, *pairs.column(name + _CHANGE).chunks])
     values = pc.unique(both)
     ordered = values.take(pc.array_sort_indices(values, null_placement="at_start"))
     ranks = pc.index_in(both, value_set=ordered).to_numpy()
-    return ranks[: pairs.num_rows], ranks[pairs.num_rows :]
+    there, change = ranks[: pairs.num_rows], ranks[pairs.num_rows :]
+    return there, np.where(_levels(pairs, name + _CHANGE) > 0, len(values), change)
 
 
 def _copy(
