@@ -262,6 +262,48 @@ def test_snapshots_expire_where_they_are_to(
     assert len(lake.iceberg().snapshots()) == 6
 
 
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("no such"), TableError("out")])
+def test_a_batch_that_is_in_does_not_fail_for_old_snapshots(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever happens after its commit, be it that the catalog does not answer."""
+    lake = Lake("iceberg", tmp_path, {"history_days": 0})
+    lake.add(rows_of([0]), 1)
+    written = lake.write(rows_of([1]), 100)
+    table = lake.format()
+    commit = table.commit
+
+    def commit_and_lose_the_catalog(state: Any, change: Any) -> None:
+        catalog = table._catalog()
+        load = catalog.load_table
+
+        def load_no_more(name: str) -> Any:
+            if lake.iceberg().properties[f"tidemill.last-batch.{QUERY}"] == "100":
+                raise error
+            return load(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(catalog, "load_table", load_no_more)
+            commit(state, change)
+
+    table.commit = commit_and_lose_the_catalog
+    assert CommittingTarget(table, lake.table_options()).commit(written, BatchId(QUERY, 100))
+    assert [row["id"] for row in lake.read()] == [0, 1]
+    (warning,) = (each for each in caplog.records if "did not expire" in each.getMessage())
+    assert warning.levelname == "WARNING"
+
+
+def test_snapshots_do_not_expire_at_each_write_of_a_frame(tmp_path: Path) -> None:
+    """It has no number that would say whether it is time."""
+    lake = Lake("iceberg", tmp_path, {"history_days": 0})
+    for each in range(3):
+        lake.add(rows_of([each]), 0, query=f"write-{each}", recorded=False)
+    assert len(lake.iceberg().snapshots()) == 3
+
+
 def test_an_iceberg_table_knows_its_batches_when_snapshots_have_expired(tmp_path: Path) -> None:
     lake = Lake("iceberg", tmp_path)
     lake.add(rows_of([0]), 0)

@@ -79,7 +79,7 @@ def dated_histories(draw: st.DrawFn) -> list[list[Row]]:
 
 @st.composite
 def moving_histories(draw: st.DrawFn) -> list[list[Row]]:
-    """Keys are in any of three partitions, where offsets go on, and times are any but equal ones."""
+    """Keys are in any of three partitions, offsets go on, and no two times are equal."""
     batches = draw(histories())
     hours = iter(draw(st.permutations(range(sum(map(len, batches))))))
     moving = []
