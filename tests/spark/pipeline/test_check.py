@@ -191,6 +191,62 @@ def test_of_two_rows_with_the_same_keys_one_has_to_be_the_later() -> None:
     right(user.replace("[stage.clean.columns]", offset))
 
 
+GROUPED = "[stage.views.aggregate]"
+SELECTED = 'select = ["page", "window_start AS start", "views"]\n' + GROUPED
+LATER = """
+[stage.later]
+from = "views"
+select = ["page AS of_page", "window_start", "views"]
+columns = { views = "views + 1" }
+
+[sink.views]
+from = "later"
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        changed(TO_TABLE, UPSERT + 'keys = ["page", "start"]').replace(GROUPED, SELECTED),
+        changed(TO_TABLE, UPSERT + 'keys = ["of_page", "window_start"]').replace(
+            '\n[sink.views]\nfrom = "views"\n', LATER
+        ),
+        changed(TO_TABLE, UPSERT + 'keys = ["p", "window_end"]').replace(
+            '\n[sink.views]\nfrom = "views"\n',
+            LATER.replace('select = ["page AS of_page", "window_start", "views"]\n', "").replace(
+                "{ views", '{ p = "PAGE", views'
+            ),
+        ),
+    ],
+)
+def test_groups_keep_their_keys_under_other_names(text: str) -> None:
+    """And in stages after the aggregate, that leave the rows as they are."""
+    right(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_warning"),
+    [
+        (changed(TO_TABLE, UPSERT + 'keys = ["page"]'), True),
+        (changed(TO_TABLE, UPSERT + 'keys = ["page", "window_start"]').replace(
+            GROUPED, 'select = ["upper(page) AS page", "window_start", "views"]\n' + GROUPED), True),
+        (changed(TO_TABLE, UPSERT + 'keys = ["page", "window_start"]').replace(
+            'from = "views"\n', 'from = ["views", "again"]\n').replace(
+            "[sink.clean]", LATER.partition("[sink")[0].replace("later", "again").replace(
+                "page AS of_page", "page") + "[sink.clean]"), True),
+        (changed(TO_TOPIC, UPSERT.replace("views", "clean") + 'keys = ["user"]'), False),
+        (changed(TO_TABLE, UPSERT + 'keys = ["page"]').replace('from = "views"', 'from = "clicks"')
+            + '\n[sink.all]\nfrom = "views"\ntopic = "views"\n', False),
+    ],
+)  # fmt: skip
+def test_only_rows_that_nothing_groups_are_sure_to_lack_an_order(
+    text: str, is_warning: bool
+) -> None:
+    mistake = only_mistake(text)
+    assert "nothing says which is the later" in mistake.message
+    assert mistake.is_warning == is_warning
+
+
 OPTIONS = "\n[source.clicks.options]\n"
 SINK = "\n[sink.views.options]\n"
 CLIENT = "\n[client]\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from tidemill.spark.pipeline import expressions, graph
 from tidemill.spark.pipeline.keys import Path
@@ -56,26 +57,68 @@ def _check_order(pipeline: Pipeline, sink: Sink, names: Names, problems: Problem
     if names is None or sink.order_by or sink.output == "update":
         return
     lower = {each.lower() for each in names}
-    keys_are_there = {each.lower() for each in sink.keys} <= lower
-    if keys_are_there and "offset" not in lower and not _has_keys_once(pipeline, sink):
+    keys = frozenset(each.lower() for each in sink.keys)
+    if not keys <= lower or "offset" in lower:
+        return
+    told = _told_apart(pipeline, sink.inputs, keys)
+    if told != "surely":
         message = (
             "a batch may have two rows with the same keys, and nothing says which is the later"
         )
         suggestion = 'say order_by = ["..."], or let a stage give it the column "_offset AS offset"'
-        problems.add((*sink.at, "mode"), message, suggestion)
+        problems.add((*sink.at, "mode"), message, suggestion, is_warning=told == "perhaps")
 
 
-def _has_keys_once(pipeline: Pipeline, sink: Sink) -> bool:
-    """Whether rows were grouped by what makes them the same, or deduplicated by it, just before."""
-    stage = pipeline.stage.get(graph.node_of(sink.inputs[0]))
-    if stage is None or len(sink.inputs) > 1:
-        return False
-    keys = {each.lower() for each in sink.keys}
+ToldApart = Literal["surely", "perhaps", "not"]
+
+
+def _told_apart(pipeline: Pipeline, inputs: Sequence[str], keys: frozenset[str]) -> ToldApart:
+    """Whether a batch can have two rows with the same keys; not where only one group or one of
+    duplicates has them. Groups by something else, or of several inputs, may have them twice."""
+    found = [_in_node(pipeline, graph.node_of(each), keys) for each in inputs]
+    if "not" in found:
+        return "not"
+    return found[0] if len(found) == 1 else "perhaps"
+
+
+def _in_node(pipeline: Pipeline, name: str, keys: frozenset[str]) -> ToldApart:
+    stage = pipeline.stage.get(name)
+    if stage is None:
+        return "not"
+    if stage.function:
+        return "perhaps"
+    if stage.select:
+        keys = _before_select(stage, keys)
     if (aggregate := stage.aggregate) is not None:
         by = {(expressions.result_name(each) or each).lower() for each in aggregate.by}
         has_window = aggregate.window is not None or aggregate.session is not None
-        return by <= keys and (not has_window or bool(keys & set(WINDOW_COLUMNS)))
-    return stage.dedupe is not None and {each.lower() for each in stage.dedupe.keys} <= keys
+        is_by = by <= keys and (not has_window or bool(keys & set(WINDOW_COLUMNS)))
+        return "surely" if is_by else "perhaps"
+    for join in stage.join:
+        keys -= {each.lower() for each in _joined(pipeline, join) or ()}
+    if stage.dedupe is not None and {each.lower() for each in stage.dedupe.keys} <= keys:
+        return "surely"
+    for column, text in reversed(stage.columns.items()):
+        if column.lower() in keys:
+            keys = keys - {column.lower()} | _named(text)
+    return _told_apart(pipeline, stage.inputs, keys)
+
+
+def _before_select(stage: Stage, keys: frozenset[str]) -> frozenset[str]:
+    """The columns that are keys by what a `select` calls them."""
+    if "*" in stage.select:
+        return keys
+    before: set[str] = {each for each in keys if each in (*METADATA, HEADERS)}
+    for text in stage.select:
+        if (expressions.result_name(text) or "").lower() in keys:
+            before |= _named(expressions.without_alias(text))
+    return frozenset(before)
+
+
+def _named(text: str) -> frozenset[str]:
+    """The column that an expression hands on as it is; none if it makes another of it."""
+    plain = expressions.plain_name(text)
+    return frozenset() if plain is None else frozenset((plain.lower(),))
 
 
 def schema_columns(decode: Decode) -> Names:

@@ -84,6 +84,11 @@ def result_name(text: str) -> str | None:
     return alias[1].strip("`") if alias else plain_name(text)
 
 
+def without_alias(text: str) -> str:
+    """The expression that `AS name` gives a name, or all of one that has none."""
+    return _ALIAS.sub("", text.strip()).strip()
+
+
 def schema_columns(ddl: str) -> tuple[str, ...] | None:
     """The top-level names of `a INT, b STRUCT<c: INT, d: STRING>`; None if it cannot be told."""
     names: list[str] = []
