@@ -229,7 +229,8 @@ def test_groups_keep_their_keys_under_other_names(text: str) -> None:
     [
         (changed(TO_TABLE, UPSERT + 'keys = ["page"]'), True),
         (changed(TO_TABLE, UPSERT + 'keys = ["page", "window_start"]').replace(
-            GROUPED, 'select = ["upper(page) AS page", "window_start", "views"]\n' + GROUPED), True),
+            GROUPED, SELECTED.replace('"page", "window_start AS start"',
+                '"upper(page) AS page", "window_start"')), True),
         (changed(TO_TABLE, UPSERT + 'keys = ["page", "window_start"]').replace(
             'from = "views"\n', 'from = ["views", "again"]\n').replace(
             "[sink.clean]", LATER.partition("[sink")[0].replace("later", "again").replace(
@@ -306,6 +307,77 @@ def test_every_wrong_option_is_told_and_right_ones_are_not() -> None:
         "source.clicks.options.a",
         "source.clicks.options.minPartitions",
     ]
+
+
+def test_a_node_may_be_on_another_cluster() -> None:
+    """Its topics are not those of the same names in the pipeline's cluster."""
+    other = '"kafka.bootstrap.servers" = "far:9092"\n'
+    right(RIGHT + OPTIONS + other)
+    right(RIGHT + "\n[table.users.options]\n" + other)
+    right(RIGHT + "\n[sink.clean.options]\n" + other)
+    wrong = RIGHT + "\n[sink.clean.options]\n" + other + '"kafka.acks" = "some"\n'
+    assert only_mistake(wrong).key == "sink.clean.options.kafka.acks"
+    back = changed(TO_TOPIC, 'topic = "clicks"')
+    right(back + "\n[sink.clean.options]\n" + other)
+    right(back + OPTIONS + other)
+    here = 'bootstrap = "far:9092,near:9092"\n' + back + "\n[sink.clean.options]\n" + other
+    assert only_mistake(here).key == "sink.clean.topic"
+    both = back + "\n[sink.clean.options]\n" + other + OPTIONS + other
+    assert only_mistake(both).key == "sink.clean.topic"
+    pipeline, problems = checked(RIGHT + OPTIONS + other)
+    assert pipeline is not None
+    check_topics(pipeline, ["users", "clicks.clean"], problems, forbidden={"clicks"})
+    assert not problems.found
+
+
+NO_PRODUCER = changed(TO_TOPIC, 'table = "delta:/tables/clean"').replace("quarantine", "drop")
+
+
+def test_settings_of_consumers_are_those_of_all_clients_where_there_is_no_producer() -> None:
+    right(NO_PRODUCER + CLIENT + '"fetch.max.bytes" = "1000"\n"max.poll.records" = "10"\n')
+    for line, message in (
+        ('"fetch.max.bytes" = "much"', "much"),
+        ('"auto.offset.reset" = "latest"', "startingOffsets"),
+        ('"compression.type" = "lz4"', "a setting of producers alone"),
+    ):
+        mistake = only_mistake(NO_PRODUCER + CLIENT + line + "\n")
+        assert mistake.key == f"client.{line.split(chr(34))[1]}"
+        assert message in mistake.message + mistake.suggestion
+    no_letters = RIGHT.replace("quarantine", "drop")
+    assert not only_mistake(no_letters + CLIENT + '"fetch.max.bytes" = "1000"\n').is_warning
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "suggestion"),
+    [
+        (OPTIONS, 'subscribe = "x"', "say `topics`"),
+        (OPTIONS, 'deadLetterTopic = "x"', 'say on_failure = "quarantine"'),
+        ("\n[table.users.options]\n", 'subscribe = "x"', "say `topic`"),
+        ("\n[table.users.options]\n", 'deadLetterTopic = "x"', 'say on_failure = "drop"'),
+        ("\n[table.users.options]\n", 'commitOffsets = "x"', "a batch query has none"),
+        (SINK, 'mode = "upsert"', "say `mode`"),
+        (SINK, '"table.orderBy" = "page"', "say `order_by`"),
+        (SINK, 'subscribe = "x"', ""),
+        (SINK, 'includeHeader = "x"', "did you mean `includeHeaders`?"),
+    ],
+)
+def test_what_is_said_instead_of_an_option_is_there(
+    section: str, line: str, suggestion: str
+) -> None:
+    assert only_mistake(RIGHT + section + line + "\n").suggestion == suggestion
+
+
+def test_options_that_need_each_other_are_tried_together() -> None:
+    pair = '"table.txnAppId" = "a"\n"table.txnVersion" = '
+    right(RIGHT + SINK + pair + '"1"\n')
+    assert only_mistake(RIGHT + SINK + pair + '"x"\n').key == "sink.views.options.table.txnVersion"
+    assert "goes together" in only_mistake(RIGHT + SINK + '"table.txnAppId" = "a"\n').message
+    avro = """
+[sink.clean.options]
+valueSchema = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "string"}]}'
+"""
+    right(RIGHT + avro + 'valueFormat = "avro"\n')
+    assert "`valueSchema`" in only_mistake(RIGHT + avro).message
 
 
 FEED = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.spark.pipeline.files import RIGHT, changed, checked, right
 
-from tidemill.spark.pipeline import graph
+from tidemill.spark.pipeline import graph, outputs
 from tidemill.spark.pipeline.outputs import sink_options
 from tidemill.spark.pipeline.plan import (
     Query,
@@ -73,6 +73,21 @@ def test_who_writes_what_a_query_reads() -> None:
     text = RIGHT + more + '[sink.again]\nfrom = "again"\ntable = "parquet:/x"\n'
     assert fed_by(right(text), query_named(text, "again")) == {"clean"}
     assert fed_by(right(text), query_named(text, "clean")) == set()
+    far = text + '[source.again.options]\n"kafka.bootstrap.servers" = "far:9092"\n'
+    assert fed_by(right(far), query_named(far, "again")) == set(), "a topic of another cluster"
+
+
+def test_topics_are_made_in_the_cluster_of_their_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, dict[str, int]] = {}
+    monkeypatch.setattr(
+        outputs, "_make_topics", lambda wanted, address, _: made.update({address: wanted})
+    )
+    text = changed('topic = "clicks.clean"', 'topic = "clicks.clean"\npartitions = 2')
+    outputs.make_topics(right(text), "near:9092", {})
+    assert made == {"near:9092": {"clicks.clean": 2, "clicks.dead-letters": 1}}
+    text += '\n[sink.clean.options]\n"kafka.bootstrap.servers" = "far:9092"\n'
+    outputs.make_topics(right(text), "near:9092", {})
+    assert made == {"near:9092": {"clicks.dead-letters": 1}, "far:9092": {"clicks.clean": 2}}
 
 
 @pytest.mark.parametrize(

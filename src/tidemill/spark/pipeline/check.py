@@ -28,6 +28,7 @@ from tidemill.spark.pipeline.model import (
     Table,
 )
 from tidemill.spark.pipeline.options import check_options
+from tidemill.spark.pipeline.plan import same_cluster
 from tidemill.spark.pipeline.start import parse_start
 
 TABLE_KINDS = ("delta", "iceberg", "parquet")
@@ -291,23 +292,28 @@ def check_topics(
 ) -> None:
     """Topics that are named and not there, given those that are and those that will be made.
 
-    A cluster hides topics from those who may not see them; asked by name it tells them apart.
+    A cluster hides topics from those who may not see them; asked by name it tells them apart. Those
+    of nodes with a cluster of their own are not looked up.
     """
-    made = {sink.topic for sink in pipeline.sink.values() if sink.partitions is not None}
+    sinks = [each for each in pipeline.sink.values() if same_cluster(pipeline, each)]
+    made = {sink.topic for sink in sinks if sink.partitions is not None}
     existing = {*existing, *made, *forbidden}
     for at, topic in _places_of_topics(pipeline):
         if topic in forbidden:
             suggestion = "ask for the right to describe and read it, or name another user"
             problems.add(at, f"the cluster denies access to topic `{topic}`", suggestion)
     for source in pipeline.source.values():
+        if not same_cluster(pipeline, source):
+            continue
         for number, topic in enumerate(source.topics):
             _check_topic(topic, (*source.at, "topics", number), existing, problems)
         if source.pattern and not _any_matches(source.pattern, existing):
             at = (*source.at, "pattern")
             problems.add(at, f"no topic matches `{source.pattern}` yet", is_warning=True)
     for table in pipeline.table.values():
-        _check_topic(table.topic, (*table.at, "topic"), existing, problems)
-    for sink in pipeline.sink.values():
+        if same_cluster(pipeline, table):
+            _check_topic(table.topic, (*table.at, "topic"), existing, problems)
+    for sink in sinks:
         if sink.topic and sink.topic not in existing:
             suggestion = (
                 f"`tidemill topic create {sink.topic}`, or say partitions = 3 to have it made"
@@ -316,13 +322,16 @@ def check_topics(
 
 
 def _places_of_topics(pipeline: Pipeline) -> Iterator[tuple[Path, str]]:
+    """In the pipeline's cluster."""
     for source in pipeline.source.values():
-        for number, topic in enumerate(source.topics):
+        for number, topic in enumerate(source.topics if same_cluster(pipeline, source) else ()):
             yield (*source.at, "topics", number), topic
     for table in pipeline.table.values():
-        yield (*table.at, "topic"), table.topic
+        if same_cluster(pipeline, table):
+            yield (*table.at, "topic"), table.topic
     for sink in pipeline.sink.values():
-        yield (*sink.at, "topic"), sink.topic
+        if same_cluster(pipeline, sink):
+            yield (*sink.at, "topic"), sink.topic
 
 
 def _check_topic(topic: str, at: Path, existing: Collection[str], problems: Problems) -> None:

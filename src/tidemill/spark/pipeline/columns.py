@@ -98,7 +98,7 @@ def _in_node(pipeline: Pipeline, name: str, keys: frozenset[str]) -> ToldApart:
         keys -= {each.lower() for each in _joined(pipeline, join) or ()}
     if stage.dedupe is not None and {each.lower() for each in stage.dedupe.keys} <= keys:
         return "surely"
-    for column, text in reversed(stage.columns.items()):
+    for column, text in reversed(list(stage.columns.items())):
         if column.lower() in keys:
             keys = keys - {column.lower()} | _named(text)
     return _told_apart(pipeline, stage.inputs, keys)

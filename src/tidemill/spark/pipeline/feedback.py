@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidemill.spark.pipeline.keys import Path
 from tidemill.spark.pipeline.load import Problems
 from tidemill.spark.pipeline.model import Pipeline, Sink, Source
-from tidemill.spark.pipeline.plan import Query, nodes_of, queries, reads_topic
+from tidemill.spark.pipeline.plan import Query, nodes_of, queries, reads_topic, same_cluster
 
 _BEGINS_WITH: Final = re.compile(r"\s*(?:concat\s*\(\s*)?'([^'\\]*)'\s*[,)]?", re.IGNORECASE)
 
@@ -47,9 +47,12 @@ def check_feedback(pipeline: Pipeline, problems: Problems) -> None:
 
 def _arrows(pipeline: Pipeline, all_queries: Sequence[Query]) -> Iterator[Arrow]:
     for writer in all_queries:
+        sink = writer.target if isinstance(writer.target, Sink) else None
         for at, topic, beginning in _written_by(pipeline, writer):
             for reader in all_queries:
                 for source in nodes_of(pipeline, reader)[0]:
+                    if not same_cluster(pipeline, source, sink):
+                        continue
                     may = not topic and _may_read(source, beginning)
                     if may or (topic and reads_topic(source, topic)):
                         yield Arrow(writer, at, topic, source, reader)

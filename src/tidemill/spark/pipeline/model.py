@@ -113,7 +113,9 @@ class Source(Section):
     )
     decode: Decode = _key(Kind.SECTION, "From bytes to columns.", section=Decode, required=True)
     options: Mapping[str, str] = _key(
-        Kind.SETTINGS, "Further options of the data source, by its own names."
+        Kind.SETTINGS,
+        "Further options of the data source, by its own names; `kafka.bootstrap.servers` for "
+        "topics of another cluster.",
     )
 
 
@@ -143,7 +145,9 @@ class Table(Section):
         required=True,
     )
     options: Mapping[str, str] = _key(
-        Kind.SETTINGS, "Further options of the data source, by its own names."
+        Kind.SETTINGS,
+        "Further options of the data source, by its own names; `kafka.bootstrap.servers` for "
+        "topics of another cluster.",
     )
 
 
@@ -400,7 +404,9 @@ class Sink(Section):
         spelt="trigger",
     )
     options: Mapping[str, str] = _key(
-        Kind.SETTINGS, "Further options of the sink, by its own names."
+        Kind.SETTINGS,
+        "Further options of the sink, by its own names; `kafka.bootstrap.servers` for a topic of "
+        "another cluster.",
     )
 
 
@@ -449,7 +455,8 @@ class Pipeline(Section):
         "Settings that every client has, by Kafka's names: `client.id`, `request.timeout.ms`, "
         "`default.api.timeout.ms`, `metadata.max.age.ms`, `reconnect.backoff.ms` and the like. "
         "Those of consumers or producers alone are options of a source or a sink, such as "
-        "`kafka.fetch.max.bytes`.",
+        "`kafka.fetch.max.bytes`; those of consumers may be here where nothing is written to "
+        "topics.",
         example='{ "request.timeout.ms" = "20000" }',
     )
     spark: Mapping[str, str] = _key(

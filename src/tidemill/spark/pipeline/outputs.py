@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.client.settings import CommonSettings, is_known
 from tidemill.spark.pipeline.inputs import FORMAT, client_options
 from tidemill.spark.pipeline.model import Pipeline, Sink
-from tidemill.spark.pipeline.plan import dead_letter_topics, table_of
+from tidemill.spark.pipeline.plan import dead_letter_topics, own_bootstrap, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,16 +52,22 @@ def frame_by_frame(options: Mapping[str, str]) -> Callable[[DataFrame, int], Non
 
 
 def make_topics(pipeline: Pipeline, bootstrap: str, client: Mapping[str, str]) -> None:
-    """Create the topics of sinks that say how many partitions, and those of dead letters."""
+    """Create the topics of sinks that say how many partitions, each in the sink's cluster, and
+    those of dead letters."""
+    wanted = {bootstrap: dict.fromkeys(sorted(dead_letter_topics(pipeline)), 1)}
+    for sink in pipeline.sink.values():
+        if sink.topic and sink.partitions is not None:
+            there = wanted.setdefault(own_bootstrap(sink) or bootstrap, {})
+            there[sink.topic] = sink.partitions
+    for address, topics in wanted.items():
+        if topics:
+            _make_topics(topics, address, client)
+
+
+def _make_topics(wanted: Mapping[str, int], bootstrap: str, client: Mapping[str, str]) -> None:
     from tidemill.client.admin_types import NewTopic
     from tidemill.client.blocking import Admin
 
-    wanted = dict.fromkeys(sorted(dead_letter_topics(pipeline)), 1)
-    for sink in pipeline.sink.values():
-        if sink.topic and sink.partitions is not None:
-            wanted[sink.topic] = sink.partitions
-    if not wanted:
-        return
     # What only Java's clients know is taken in a file, and means nothing here.
     settings: dict[str, Any] = {
         name.replace(".", "_"): text

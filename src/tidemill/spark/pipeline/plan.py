@@ -16,7 +16,7 @@ from typing import Any
 
 from tidemill.spark.pipeline import graph
 from tidemill.spark.pipeline.durations import shown
-from tidemill.spark.pipeline.model import Aggregate, Pipeline, Sink, Source, Stage
+from tidemill.spark.pipeline.model import Aggregate, Pipeline, Sink, Source, Stage, Table
 
 DEAD_LETTERS = "dead-letters"
 
@@ -93,8 +93,34 @@ def fed_by(pipeline: Pipeline, query: Query) -> set[str]:
         name
         for name, sink in pipeline.sink.items()
         if name != query.name
-        and (sink.topic_from or any(reads_topic(source, sink.topic) for source in sources))
+        and any(
+            same_cluster(pipeline, sink, source)
+            and (sink.topic_from or reads_topic(source, sink.topic))
+            for source in sources
+        )
     }
+
+
+def cluster_of(pipeline: Pipeline, node: Source | Table | Sink | None) -> frozenset[str]:
+    """The addresses of the cluster that a node's topics are in: the pipeline's unless its options
+    say another. Dead letters go to the pipeline's."""
+    own = own_bootstrap(node) if node is not None else ""
+    return frozenset(each.strip() for each in (own or pipeline.bootstrap).split(","))
+
+
+def own_bootstrap(node: Source | Table | Sink) -> str:
+    """The addresses of a node's own cluster, empty if it has none."""
+    given = {name.lower(): text for name, text in node.options.items()}
+    return given.get("kafka.bootstrap.servers", "")
+
+
+def same_cluster(
+    pipeline: Pipeline,
+    one: Source | Table | Sink | None,
+    other: Source | Table | Sink | None = None,
+) -> bool:
+    """Whether topics of the same name are the same topic; without nodes, in the pipeline's."""
+    return bool(cluster_of(pipeline, one) & cluster_of(pipeline, other))
 
 
 def reads_topic(source: Source, topic: str) -> bool:
