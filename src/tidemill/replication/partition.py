@@ -126,10 +126,12 @@ class Partition(Readable):
         elif self.term is None or image.leader_epoch > self.leader_epoch:
             self._lead(image)
         else:
-            self.is_leader = True
+            leads_again, self.is_leader = not self.is_leader, True
             if self.term.follow_image(image, self._around.clock.monotonic_ms()):
                 self._follow_term(self.term)
                 self._around.on_moved(self)  # Nobody has to wait for who is gone.
+            elif leads_again:
+                self._around.on_moved(self)  # Who let go of it when it stopped is to know.
         if self.log.damage:
             self.stand_aside(ReplicaTrouble.DAMAGED)
 
