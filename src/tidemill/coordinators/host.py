@@ -288,6 +288,9 @@ class Host(Writing[S]):
             return
         if not self._gathering.has_room_for(encoded):
             self._write_gathered()
+        if self._closed:  # That write has failed in a way that nobody foresaw.
+            settle(ErrorCode.NOT_COORDINATOR)
+            return
         self._gathering.add(records, encoded, settle)
 
     def _gathered_due(self) -> None:

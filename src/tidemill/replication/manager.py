@@ -187,7 +187,7 @@ class ReplicaManager:
         for name, topic in before.topics.items():
             after = image.topics.get(name)
             if after is None or after.topic_id != topic.topic_id:
-                self._delete_topic(topic)
+                self._try_delete(topic)
         defaults_changed = was_behind or self._defaults_changed(before, image)
         self._is_behind = False
         for name, topic in image.topics.items():
@@ -398,6 +398,13 @@ class ReplicaManager:
             topic_partition = TopicPartition(topic.name, image.index)
             self._to_create.pop(topic_partition, None)
             self._without_log.pop(topic_partition, None)
+
+    def _try_delete(self, topic: TopicImage) -> None:
+        """No later image says again that a topic is gone: a defect must not leave others there."""
+        try:
+            self._delete_topic(topic)
+        except Exception:
+            log.exception("of topic %s, which was deleted, something may be left", topic.name)
 
     # Replication.
 
