@@ -6,7 +6,7 @@ Pure: it is given the nodes, as `Store.tree` returns them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -70,20 +70,25 @@ def remnants(nodes: Mapping[str, Node]) -> list[Op]:
 
     Only a store that cuts commits can leave such things behind.
     """
-    roots = []
+    roots: set[str] = set()
     for name, node in _children(nodes, tree.TOPICS):
         if is_whole_topic(node):
             index = len(tree.load(node.value)["partitions"])
             while (path := tree.partition_path(name, index)) in nodes:
-                roots.append(path)
+                roots.add(path)
                 index += 1
         else:
             log.warning("topic %s was half made or half deleted; the rest of it goes", name)
-            roots += [tree.topic_path(name), tree.topic_config_path(name)]
-    below = [
-        each for root in roots for each in nodes if each == root or each.startswith(root + "/")
-    ]
+            roots |= {tree.topic_path(name), tree.topic_config_path(name)}
+    # Ten thousand partitions may be left of one topic, among as many of others.
+    below = [each for each in nodes if not roots.isdisjoint(_with_parents(each))] if roots else []
     return [Delete(each) for each in sorted(below, reverse=True)]
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def read_incarnations(nodes: Mapping[str, Node]) -> dict[BrokerId, tree.Incarnation]:
