@@ -74,6 +74,7 @@ async def test_brokers_and_controller(
             "directory_id": f"directory-{broker_id}",
             "rack": f"rack-{broker_id}",
             "flush_policy": "ack",
+            "process": str(store.session_id),
         }
         assert stat.ephemeralOwner == store.session_id
         assert stat.czxid == controller.broker_epoch

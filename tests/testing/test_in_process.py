@@ -34,6 +34,7 @@ async def test_brokers_come_and_go_and_clients_find_what_is_there(tmp_path: Path
             await in_sync(cluster, 1, 2, 3)
             leader = cluster.partition("t").leader
             await cluster.stop(leader)
+            await cluster.settled()
             assert cluster.partition("t").leader not in (leader, -1)
             assert (await producer.send("t", b"third")).offset == 2
         assert leader not in cluster.servers
