@@ -189,6 +189,27 @@ async def test_half_sent_giants_do_not_stop_good_clients(
             assert result.error_code == 0
 
 
+async def test_a_producer_whose_request_waits_for_answers_is_not_closed_for_its_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its frame is whole: more than that it cannot send, however long others wait for room."""
+    monkeypatch.setattr("tidemill.broker.outbox.OWED_BYTES_MAX", 1)
+    monkeypatch.setattr("tidemill.broker.request_memory.PROGRESS_MS", 100)
+    async with running_broker(tmp_path, {"queued.max.request.bytes": "1000000"}) as server:
+        await create_topic(server, "slow")
+        await create_topic(server, "t")
+        async with connect(server.port) as busy, connect(server.port) as other:
+            busy.send(fetch_request("slow", 0, max_wait_ms=1_500), 12)
+            busy.send(produce_request("t", batch([b"x" * 900_000])), 9)
+            await until_waiting(server, 1)
+            await asyncio.sleep(0.2)
+            other.send(produce_request("t", batch([b"y" * 900_000])), 9)
+            assert (await busy.receive(FetchRequest, 12))[1].error_code == 0
+            for client in (busy, other):
+                _, response = await asyncio.wait_for(client.receive(ProduceRequest, 9), 10)
+                assert response.responses[0].partition_responses[0].error_code == 0
+
+
 async def test_a_slow_reader_costs_no_one_else_anything(server: BrokerServer) -> None:
     """A connection that does not read is not read for, and others are served."""
     await create_topic(server, "t")

@@ -6,6 +6,7 @@ from tidemill.broker.request_memory import (
     LARGE_FRAME_BYTES,
     PROGRESS_BYTES,
     PROGRESS_MS,
+    WHOLE_FRAME_MS_MAX,
     RequestMemory,
 )
 from tidemill.testing.clock import ManualClock
@@ -21,6 +22,7 @@ class Holder:
         self.memory = memory
         self.received_bytes = 0
         self.between_frames = False
+        self.waits_for_broker = False
         self.has_room = False
         self.evicted = False
 
@@ -104,6 +106,48 @@ def test_whoever_makes_progress_keeps_its_room() -> None:
         pool.pass_ms(250)
     assert not busy.evicted
     assert not waiting.has_room
+
+
+def test_who_may_not_hand_over_a_whole_frame_keeps_its_room() -> None:
+    """It can send no more, and that is not its doing; but what is held is not held for ever."""
+    pool = Pool(4 * MIB)
+    whole, waiting = pool.holder(), pool.holder()
+    assert whole.reserve(4 * MIB)
+    whole.waits_for_broker = True
+    assert not waiting.reserve(1 * MIB)
+    for _ in range(20):
+        pool.pass_ms(PROGRESS_MS)
+    assert not whole.evicted
+    pool.memory.goes_on(whole)
+    whole.waits_for_broker = False
+    pool.pass_ms(PROGRESS_MS - 1)
+    assert not whole.evicted, "its time to send begins when it may go on"
+    pool.pass_ms(PROGRESS_MS)
+    assert whole.evicted
+    endless = pool.holder()
+    pool.memory.release(waiting)
+    assert endless.reserve(4 * MIB)
+    endless.waits_for_broker = True
+    assert not waiting.reserve(1 * MIB)
+    pool.pass_ms(WHOLE_FRAME_MS_MAX)
+    pool.pass_ms(PROGRESS_MS)
+    assert endless.evicted
+
+
+def test_the_time_of_copies_under_way_does_not_count() -> None:
+    pool = Pool(8 * MIB)
+    holder, waiting = pool.holder(), pool.holder()
+    assert holder.reserve(4 * MIB)
+    pool.pass_ms(PROGRESS_MS // 2)
+    pool.memory.keep(4 * MIB)
+    assert not waiting.reserve(LARGE_FRAME_BYTES)
+    assert not pool.holder().reserve(LARGE_FRAME_BYTES)
+    pool.pass_ms(10 * PROGRESS_MS)
+    pool.memory.let_go(4 * MIB)
+    pool.pass_ms(PROGRESS_MS // 2 - 250)
+    assert not holder.evicted
+    pool.pass_ms(500)
+    assert holder.evicted
 
 
 def test_nobody_is_closed_while_nobody_waits() -> None:

@@ -167,6 +167,10 @@ class Connection(asyncio.BufferedProtocol):
     def between_frames(self) -> bool:
         return self._buffer.is_empty
 
+    @property
+    def waits_for_broker(self) -> bool:
+        return self._has_unhandled and not self._outbox.is_paused
+
     def granted(self) -> None:
         self._patience.holds_up_frame = False
         self._leased_bytes = self._buffer.frame_bytes() or 0
@@ -261,6 +265,8 @@ class Connection(asyncio.BufferedProtocol):
     def _on_room(self) -> None:
         """The peer has read, or an answer has gone: go on with what waits in the buffer."""
         if self._has_unhandled and not self._closed and not self._outbox.is_blocked:
+            if self._leased_bytes:
+                self._memory.goes_on(self)
             self._handle_frames()
 
     def _settle_buffer(self) -> None:

@@ -20,7 +20,8 @@ frame, plus `SMALL_FRAME_BYTES` and `outbox.OWED_BYTES_MAX` per connection.
 Whoever holds room while others wait must use it: a connection that received less than
 `PROGRESS_BYTES` in `PROGRESS_MS` is closed, and buffers that are merely kept for the next frame
 are taken back first. Hundreds of half-sent giants therefore cost a good client at most about a
-second, not its service.
+second, not its service. Whoever has sent its frame and may not hand it over, since the broker owes
+answers to earlier ones, has done what it can and gets `WHOLE_FRAME_MS_MAX`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SMALL_FRAME_BYTES = 64 * 1024
 LARGE_FRAME_BYTES = 4 * 1024 * 1024
 PROGRESS_MS = 1_000
 PROGRESS_BYTES = 256 * 1024
+WHOLE_FRAME_MS_MAX = 60_000
+"""More than producers give their requests; but there are answers that may take days on end."""
 RETAINED_BYTES_MAX = 2 * 1024 * 1024
 """The largest buffer that a busy connection may keep between two frames."""
 
@@ -53,6 +56,11 @@ class Holder(Protocol):
     @property
     def between_frames(self) -> bool:
         """Whether it holds its room only to be quick with the next frame."""
+        ...
+
+    @property
+    def waits_for_broker(self) -> bool:
+        """Whether its frame is whole, and it is the broker that does not take it yet."""
         ...
 
     def granted(self) -> None:
@@ -75,6 +83,9 @@ class _Lease:
 
     def __init__(self, amount_bytes: int, now_ms: int, received_bytes: int) -> None:
         self.amount_bytes = amount_bytes
+        self.mark(now_ms, received_bytes)
+
+    def mark(self, now_ms: int, received_bytes: int) -> None:
         self.marked_at_ms = now_ms
         self.marked_bytes = received_bytes
 
@@ -115,6 +126,7 @@ class RequestMemory:
         self._large = _Lane(limit_bytes // 2, smallest_first=True)
         self._kept_bytes_max = limit_bytes // 2
         self._kept_bytes = 0
+        self._strained_from_ms = 0
         self._check_scheduled = False
 
     @property
@@ -159,13 +171,26 @@ class RequestMemory:
 
     def keep(self, amount_bytes: int) -> None:
         """Count a copy that a handler has made, until `let_go`."""
+        was_strained = self.is_strained
         self._kept_bytes += amount_bytes
+        if self.is_strained and not was_strained:
+            self._strained_from_ms = self._clock.monotonic_ms()
 
     def let_go(self, amount_bytes: int) -> None:
+        was_strained = self.is_strained
         self._kept_bytes -= amount_bytes
         invariant(self._kept_bytes >= 0, "a copy is let go of once")
+        if was_strained and not self.is_strained:
+            self._discount_strain()
         if self.waiting:
             self._admit_waiting()
+
+    def goes_on(self, holder: Holder) -> None:
+        """What `holder` had to wait with is handled: its time to make progress begins anew."""
+        for lane in (self._ordinary, self._large):
+            lease = lane.leases.get(holder)
+            if lease is not None:
+                lease.mark(self._clock.monotonic_ms(), holder.received_bytes)
 
     @property
     def is_strained(self) -> bool:
@@ -226,10 +251,17 @@ class RequestMemory:
         now_ms = self._clock.monotonic_ms()
         idle = []
         for holder, lease in lane.leases.items():
-            if now_ms - lease.marked_at_ms < PROGRESS_MS:
+            patience_ms = WHOLE_FRAME_MS_MAX if holder.waits_for_broker else PROGRESS_MS
+            if now_ms - lease.marked_at_ms < patience_ms:
                 continue
             if holder.received_bytes - lease.marked_bytes < PROGRESS_BYTES:
                 idle.append(holder)
-            lease.marked_at_ms = now_ms
-            lease.marked_bytes = holder.received_bytes
+            lease.mark(now_ms, holder.received_bytes)
         return idle
+
+    def _discount_strain(self) -> None:
+        """Nobody was looked at meanwhile: the time does not count against those who hold room."""
+        now_ms = self._clock.monotonic_ms()
+        for lane in (self._ordinary, self._large):
+            for lease in lane.leases.values():
+                lease.marked_at_ms += now_ms - max(lease.marked_at_ms, self._strained_from_ms)
