@@ -29,8 +29,6 @@ PARTITIONS = 4
 RATE = 200
 BATCH_RECORDS = 500
 EVERYTHING = 1_000_000
-SHORT = ("delta", UPSERT)
-DAY_S = 86_400
 RUN_S_MAX = 3.0
 # A task may be struck again and again before it ends.
 PATIENT = {"spark.task.maxFailures": "100"}
@@ -159,12 +157,11 @@ def assert_equal(name: str, found: Counter[str], values: list[str]) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [SHORT[int(time.time() // DAY_S) % len(SHORT)]])
 def test_a_table_equals_the_input_after_an_executor_and_the_driver_were_killed(
-    kind: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    """One kind of table a day, in turns."""
-    run(tmp_path, [kind], ["executor"], seed=1)
+    """The one that has most to do for a batch; the long form has all kinds."""
+    run(tmp_path, [UPSERT], ["executor"], seed=1)
 
 
 @pytest.mark.soak

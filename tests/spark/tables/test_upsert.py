@@ -82,9 +82,9 @@ def moving_histories(draw: st.DrawFn) -> list[list[Row]]:
     """Keys are in any of three partitions, offsets go on, and no two times are equal."""
     batches = draw(histories())
     hours = iter(draw(st.permutations(range(sum(map(len, batches))))))
-    moving = []
+    moving: list[list[Row]] = []
     for batch in batches:
-        rows = [
+        rows: list[Row] = [
             {**row, "partition": draw(st.integers(0, 2)), "timestamp": DAY + dt.timedelta(hours=h)}
             for row, h in zip(batch, hours, strict=False)
         ]
