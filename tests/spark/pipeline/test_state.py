@@ -88,6 +88,19 @@ def test_who_runs_it_is_known_before_it_has_said_anything(tmp_path: Path) -> Non
     assert state.holder() is None
 
 
+def test_an_older_version_does_not_say_in_the_lock_who_runs_it(tmp_path: Path) -> None:
+    """Its note does, and is believed of a process that has the lock open."""
+    state = PipelineState(tmp_path, "clicks")
+    with state.held(no_wait):
+        (state.folder / "run.lock").write_text("")
+        assert state.holder() is None, "nobody has noted anything"
+        state.write(NOTE)
+        assert state.holder() is None, "process 1 does not have the lock"
+        state.write(replace(NOTE, pid=os.getpid()))
+        assert state.holder() == os.getpid()
+    assert state.holder() is None
+
+
 def test_a_killed_process_lets_go(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"

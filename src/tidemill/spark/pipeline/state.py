@@ -120,13 +120,22 @@ class PipelineState:
         """The process that runs this pipeline now, if there is one and it can be told.
 
         What the last one has left in the file counts for nothing, nor does a number that belongs to
-        somebody else by now: whoever is to be stopped has the lock's file open.
+        somebody else by now: whoever is to be stopped has the lock's file open. Earlier versions
+        leave it empty; the note has their number, which is the last run's while one begins, and so
+        is believed only where the system says who has the file open.
         """
         try:
-            pid = int(self._lock.read_bytes())
+            said = self._lock.read_bytes()
+            pid = int(said) if said else self._noted()
         except (OSError, ValueError):
             return None
-        return pid if self.is_held() and _has_open(pid, self._lock) else None
+        if pid is None or not self.is_held():
+            return None
+        return pid if _has_open(pid, self._lock, if_unknown=bool(said)) else None
+
+    def _noted(self) -> int | None:
+        note = self.read()
+        return note.pid if note is not None else None
 
     def write(self, note: RunNote) -> None:
         _replace(self._note, asdict(note))
@@ -183,11 +192,11 @@ def known(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("*/run.json"))
 
 
-def _has_open(pid: int, path: Path) -> bool:
-    """Whether a process has a file open; believed where a system does not say."""
+def _has_open(pid: int, path: Path, *, if_unknown: bool) -> bool:
+    """Whether a process has a file open; `if_unknown` where a system does not say."""
     opened = Path(f"/proc/{pid}/fd")
     if not Path("/proc/self/fd").is_dir():
-        return True
+        return if_unknown
     with contextlib.suppress(OSError):
         for each in opened.iterdir():
             with contextlib.suppress(OSError):
