@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from tidemill.wire.kernels import IS_COMPILED, kernel
 
+# Numba's cache looks at the age of this file, not at what `Kernel.compile` asks of the compiler. So
+# that is said here, to be changed along with it: nogil, forceinline, no counting of references.
+
 _57_BITS: Final = 2**57 - 1
 _32_BITS: Final = 2**32 - 1
 _31_BITS: Final = 2**31 - 1

@@ -10,7 +10,9 @@ source. Importing this module imports neither numba nor numpy: a command that de
 must not pay a second for it. `python -m tidemill.wire.kernels` fills the disk cache.
 
 Numba does not check array bounds, so kernels do: nothing is read at or beyond `end`. Its cache
-looks at the age of one file only, so a kernel calls kernels of its own file only.
+looks at the age of one file only, so a kernel calls kernels of its own file only. Nor does it know
+what the compiler was asked for: whoever changes that changes each file that has kernels, be it in a
+comment, or those that are cached go on as they were.
 """
 
 from __future__ import annotations
