@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.broker.harness import batch, connect, create_topic, produce
 
 from tidemill.broker.stalls import BEAT_MS, STALL_MS, Stalls
+from tidemill.controller import tree
 from tidemill.errors import ErrorCode
-from tidemill.store.base import Op, SessionExpired, StoreUnavailable
+from tidemill.store.base import Check, Op, SessionExpired, StoreUnavailable
 from tidemill.testing.clock import ManualClock
 from tidemill.testing.in_process import InProcessCluster, until
 from tidemill.timers import TimingWheel
@@ -120,3 +122,53 @@ async def test_a_broker_whose_loop_stood_still_acks_nothing_before_its_session_i
             assert partition is not None
             await until(lambda: partition.is_leader)
             assert (await produce(client, "t", batch([b"c"]))).base_offset == 1
+
+
+async def test_an_image_that_comes_before_the_session_is_confirmed_leads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule A9: it may be from before the stall. What it says is done once there is an answer."""
+    async with InProcessCluster(tmp_path, 1) as cluster:
+        server = cluster[1]
+        await create_topic(server, "t")
+        monkeypatch.setattr("tidemill.broker.stalls.CONFIRM_RETRY_S", 0.01)
+        answers = asyncio.Event()
+        multi = server.store.multi
+
+        async def late(ops: list[Op]) -> Any:
+            if any(isinstance(op, Check) and op.path == tree.CLUSTER_ID for op in ops):
+                await answers.wait()
+            return await multi(ops)
+
+        monkeypatch.setattr(server.store, "multi", late)
+        server.stalls._prove()
+        await create_topic(server, "late")
+        await until(lambda: "late" in server.broker.image.topics)
+        replicas = server.broker.replicas
+        led = [partition for partition in replicas if partition.is_leader]
+        assert led == []
+        answers.set()
+        await until(lambda: sum(partition.is_leader for partition in replicas) == 2)
+
+
+async def test_a_broker_that_is_registered_anew_leads_without_the_old_sessions_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule A9: the session that was in doubt is over, and so is the doubt."""
+    async with InProcessCluster(tmp_path, 2) as cluster:
+        server = cluster[2]
+        await create_topic(server, "t", partitions=4)
+
+        async def never(ops: list[Op]) -> Any:
+            raise SessionExpired("over")
+
+        before = server.controller.broker_epoch
+        with monkeypatch.context() as patched:
+            patched.setattr(server.stalls, "_store", SimpleNamespace(multi=never))
+            server.stalls._prove()
+            await asyncio.sleep(0.05)
+            assert not any(partition.is_leader for partition in server.broker.replicas)
+            await cluster.lose_session(2)
+        await until(lambda: server.controller.broker_epoch not in (-1, before))
+        await create_topic(server, "later", partitions=4)
+        await until(lambda: any(each.is_leader for each in server.broker.replicas))

@@ -119,6 +119,8 @@ class BrokerServer:
         self._binder = binder
         self._executors = executors
         self._broker_epoch = -1
+        self._epoch_in_doubt: int | None = None
+        """As whom we may have been taken for dead, until the store has spoken."""
         self._is_up = False
         self.peers: Peers | None = None
         self.replicas: ReplicaManager | None = None
@@ -421,7 +423,7 @@ class BrokerServer:
             self.timers.schedule,
             lambda: self.config.int("broker.session.timeout.ms"),
             self.store,
-            fence=self._session_lost,
+            fence=self._session_in_doubt,
             confirmed=self._session_confirmed,
         )
         self._undo.callback(self.stalls.stop)
@@ -433,12 +435,14 @@ class BrokerServer:
         """Follow the image, if this broker, as it is now, is in it.
 
         An image without it says nothing of what it should do: it was made before our time, or
-        after we were taken for dead. It still says who else there is.
+        after we were taken for dead. It still says who else there is. So does one that comes while
+        that is in doubt: it may be from before.
         """
         self._apply_dynamic(image)
         self._topic_settings.forget()
         own = image.broker(self.controller.broker_id)
-        if own is None or own.epoch != self.controller.broker_epoch:
+        epoch = self.controller.broker_epoch
+        if own is None or own.epoch != epoch or epoch == self._epoch_in_doubt:
             self.broker.image = image
             return
         if self._broker_epoch < 0:
@@ -452,8 +456,14 @@ class BrokerServer:
         if self.replicas is not None:
             self.replicas.stop_leading()
 
+    def _session_in_doubt(self) -> None:
+        """Lead nothing, whatever images come, until the store or a new registration says more."""
+        self._epoch_in_doubt = self.controller.broker_epoch
+        self._session_lost()
+
     def _session_confirmed(self) -> None:
-        """After a stall nobody has taken us for dead: lead again what we led."""
+        """After a stall nobody has taken us for dead: lead again what the last image says."""
+        self._epoch_in_doubt = None
         if self.controller.broker_epoch >= 0:
             self._image_changed(self.controller.image)
 
