@@ -18,13 +18,16 @@ from tidemill.spark.tables.target import BatchId, TableError
 
 UPSERT = {"mode": "upsert", "keys": ("id",)}
 
-changes = st.lists(
-    st.tuples(st.integers(0, 8), st.one_of(st.none(), st.text("ab", max_size=2))), max_size=12
-)
+change = st.tuples(st.integers(0, 8), st.one_of(st.none(), st.text("ab", max_size=2)))
+changes = st.lists(change, max_size=12)
+few_changes = st.lists(change, min_size=1, max_size=3)
+"""Such that a file often has keys on both sides of a new one."""
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[list[Row]]:
+def histories(
+    draw: st.DrawFn, changes: st.SearchStrategy[list[tuple[int, str | None]]] = changes
+) -> list[list[Row]]:
     """Batches of changes; offsets grow along the log, and a batch's tasks see them in any order."""
     batches: list[list[Row]] = []
     offset = 0
@@ -73,14 +76,14 @@ def dated_histories(draw: st.DrawFn) -> list[list[Row]]:
     """Each change has a time of its own making, or none, that has nothing to do with the log."""
     return [
         [{**row, "at": draw(st.one_of(st.none(), st.integers(0, 4)))} for row in batch]
-        for batch in draw(histories())
+        for batch in draw(histories(few_changes))
     ]
 
 
 @st.composite
 def moving_histories(draw: st.DrawFn) -> list[list[Row]]:
     """Keys are in any of three partitions, offsets go on, and no two times are equal."""
-    batches = draw(histories())
+    batches = draw(histories(few_changes))
     hours = iter(draw(st.permutations(range(sum(map(len, batches))))))
     moving: list[list[Row]] = []
     for batch in batches:
