@@ -17,6 +17,7 @@ class Deferred(Generic[T]):
 
     __slots__ = (
         "_error",
+        "_has_value",
         "_listener",
         "_on_abandoned",
         "_on_error",
@@ -31,7 +32,8 @@ class Deferred(Generic[T]):
         self.done = False
         self.held_bytes = held_bytes
         """How much memory the work takes until then, if whoever made it knows that."""
-        self._value: T | None = None
+        self._has_value = False
+        self._value: T
         self._error: Exception | None = None
         self._listener: Callable[[T], object] | None = None
         self._on_error: Callable[[Exception], object] | None = None
@@ -44,7 +46,7 @@ class Deferred(Generic[T]):
         self.done = True
         self._on_abandoned = None
         if self._listener is None:
-            self._value = value
+            self._value, self._has_value = value, True
         else:
             self._listener(value)
 
@@ -68,10 +70,9 @@ class Deferred(Generic[T]):
         if not self.done:
             self._listener = listener
             self._on_error = on_error
-        elif self._error is None:
-            if self._value is not None:
-                listener(self._value)
-        elif on_error is not None:
+        elif self._has_value:
+            listener(self._value)
+        elif self._error is not None and on_error is not None:
             on_error(self._error)
 
     def abandon(self) -> None:
