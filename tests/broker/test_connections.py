@@ -225,6 +225,22 @@ async def test_a_slow_reader_costs_no_one_else_anything(server: BrokerServer) ->
             assert result.error_code == 0
 
 
+async def test_a_slow_reader_gets_what_is_ready_when_the_broker_stops(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as server:
+        await create_topic(server, "t")
+        async with connect(server.port) as client:
+            first = client.send(fetch_request("t", 0, max_wait_ms=200), 12)
+            second = client.send(SOFTWARE, 3)
+            await until_waiting(server, 1)
+            (connection,) = server.listeners[0]._connections
+            connection.pause_writing()
+            await until(lambda: connection._outbox._slots[0].parts is not None)
+            await server.stop()
+            assert (await client.receive(FetchRequest, 12))[0] == first
+            assert (await client.receive(ApiVersionsRequest, 3))[0] == second
+            assert await client.is_closed()
+
+
 async def test_a_connection_without_a_request_is_closed(tmp_path: Path) -> None:
     settings = {"connection.handshake.timeout.ms": "200"}
     async with running_broker(tmp_path, settings) as server, connect(server.port) as client:

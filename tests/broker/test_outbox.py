@@ -192,6 +192,30 @@ def _raise() -> bytes:
     raise OSError("broken")
 
 
+def test_what_is_ready_is_handed_over_at_the_end() -> None:
+    """The broker stops: a slow reader still gets the answers that are there, in their order."""
+    peer = Peer()
+    slots = [peer.outbox.owe(0) for _ in range(4)]
+    peer.outbox.pause()
+    peer.outbox.fill(slots[0], [b"one ", b"and "])
+    peer.outbox.fill(slots[1], [b"two"])
+    peer.outbox.fill(slots[3], [b"four"])
+    peer.outbox.hand_over()
+    assert peer.wire.data == b"one and two"
+    peer.outbox.fill(slots[2], [b"head ", Stored(b"records")])
+    peer.outbox.hand_over()
+    assert peer.wire.data == b"one and two", "an answer goes out whole, or not at all"
+
+
+def test_nothing_is_handed_over_in_the_middle_of_stored_records() -> None:
+    peer = Peer()
+    peer.outbox.send([b"head ", Stored(b"c" * BYTES_PER_TURN_MAX), Stored(b"next turn")])
+    peer.outbox.send([b"next"])
+    sent = len(peer.wire.data)
+    peer.outbox.hand_over()
+    assert len(peer.wire.data) == sent
+
+
 def test_closing_abandons_what_is_still_being_worked_on() -> None:
     peer = Peer()
     abandoned: list[str] = []
@@ -219,3 +243,17 @@ async def test_a_deferred_delivers_once_in_the_same_turn() -> None:
     early.listen(got.append)
     assert got == [1, 3]
     await asyncio.sleep(0)
+
+
+def test_a_deferred_may_be_completed_with_nothing() -> None:
+    """For acks=0 that is the answer; whoever listens later is told, too, unless nobody waits."""
+    got: list[object] = []
+    early: Deferred[None] = Deferred()
+    early.complete(None)
+    early.listen(got.append)
+    assert got == [None]
+    abandoned: Deferred[None] = Deferred()
+    abandoned.abandon()
+    abandoned.complete(None)
+    abandoned.listen(got.append)
+    assert got == [None]

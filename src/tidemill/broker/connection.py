@@ -208,9 +208,10 @@ class Connection(asyncio.BufferedProtocol):
         self._memory.let_go(amount_bytes)
 
     def close(self) -> None:
-        """Close after what is already written has gone out."""
+        """Close after what is ready has gone out."""
         if not self._closed:
             self._closed = True
+            self._outbox.hand_over()
             self._transport.close()
 
     @property

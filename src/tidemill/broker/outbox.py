@@ -136,6 +136,19 @@ class Outbox:
         self._stream_on()
         self._on_room()
 
+    def hand_over(self) -> None:
+        """The connection is about to end: give the transport what is ready, in its order.
+
+        Only whole answers that are in memory, which is little; there is no time to read others.
+        """
+        slots = self._slots
+        while slots and not (self._stream or self._closed):
+            parts = slots[0].parts
+            if parts is None or not all(isinstance(part, _IN_MEMORY) for part in parts):
+                return
+            self._owed_bytes -= slots.popleft().held_bytes
+            self._write(parts)
+
     def close(self) -> None:
         """The connection is gone: abandon what is still being worked on."""
         self._closed = True
