@@ -25,6 +25,9 @@ from tidemill.storage.producer_state import (
 from tidemill.testing.disk import CrashDisk
 from tidemill.wire.batch import SEQUENCE_MAX, read_header
 
+NOW_MS = 10**15
+"""Later than what the records say."""
+
 
 def send(log: Log, sequence: int, *payload: bytes, epoch: int = 0, pid: int = 1) -> AppendInfo:
     data = batch(*(payload or (b"x",)), producer_id=pid, epoch=epoch, sequence=sequence)
@@ -151,6 +154,10 @@ def test_the_number_of_producers_is_bounded() -> None:
     assert [entry.producer_id for entry in states.active()] == [3, 1, 4]
 
 
+def heard_of(entry: ProducerEntry) -> int | None:
+    return entry.heard_ms if entry.was_silent else None
+
+
 class TestSnapshots:
     def test_all_five_batches_survive_a_clean_restart(self) -> None:
         """Rule G5: a retry after a restart is still recognised."""
@@ -164,6 +171,35 @@ class TestSnapshots:
         assert again is not None
         for sequence in range(2, 7):
             assert send(again, sequence).duplicate
+
+    def test_restarts_do_not_make_the_silent_seem_to_write(self) -> None:
+        """Rule G6: on a broker that restarts every day producers are forgotten all the same."""
+        disk = CrashDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, new_log().topic_id, LogConfig())
+        send(log, 0)
+        assert log.producers.expire(NOW_MS, 10_000) == 0
+        manager.shutdown({})
+        for silent_ms, expired in ((4_000, 0), (9_000, 0), (10_000, 1)):
+            manager = manager_on(disk)
+            again = manager.get(TP)
+            assert again is not None
+            assert again.producers.expire(NOW_MS + silent_ms, 10_000) == expired
+            manager.shutdown({})
+
+    def test_who_wrote_since_the_last_look_is_not_silent_after_a_restart(self) -> None:
+        """Rule G6: nobody has noted yet when it wrote."""
+        disk = CrashDisk()
+        manager = manager_on(disk)
+        log = manager.create(TP, new_log().topic_id, LogConfig())
+        send(log, 0)
+        log.producers.expire(NOW_MS, 10_000)
+        send(log, 1)
+        manager.shutdown({})
+        again = manager_on(disk).get(TP)
+        assert again is not None
+        assert again.producers.expire(NOW_MS + 11_000, 10_000) == 0
+        assert again.producers.expire(NOW_MS + 21_000, 10_000) == 1
 
     def test_a_damaged_snapshot_is_deleted_and_replaced_by_replay(self) -> None:
         """Rule G5: fall back to an older one, or to the log."""
@@ -211,13 +247,17 @@ class TestSnapshots:
                 coordinator_epoch=st.integers(-1, 2**31 - 1),
                 last_timestamp=st.integers(-1, 2**62),
                 current_txn_first_offset=st.integers(-1, 2**62),
+                was_silent=st.booleans(),
+                heard_ms=st.integers(0, 2**62),
             ),
             max_size=5,
             unique_by=lambda entry: entry.producer_id,
         )
     )
     def test_round_trip(self, entries: list[ProducerEntry]) -> None:
-        assert parse_snapshot(format_snapshot(entries)) == entries
+        again = parse_snapshot(format_snapshot(entries))
+        assert again == entries
+        assert [heard_of(entry) for entry in again] == [heard_of(entry) for entry in entries]
 
     @given(st.binary(max_size=200))
     def test_garbage_is_refused(self, data: bytes) -> None:

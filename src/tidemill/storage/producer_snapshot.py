@@ -4,7 +4,8 @@ Kafka's format: version int16 = 1, CRC-32C of all that follows (uint32), then an
 of producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32,
 timestamp int64, coordinator epoch int32 and first offset of the open transaction int64. That keeps
 one batch per producer of the five that a retry may repeat, so a producer could be refused after a
-restart. We append all five after the array, under the same CRC: Kafka ignores such a tail.
+restart. We append all five after the array, under the same CRC: Kafka ignores such a tail. After
+them comes when we heard of each producer that is silent, for a restart is no sign of life.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ SNAPSHOT = ".snapshot"
 
 _VERSION = 1
 _WINDOW_MAGIC = b"TMW1"
+_HEARD_MAGIC = b"TMH1"
 _head = struct.Struct(">hI")
 _count = struct.Struct(">i")
 _producer = struct.Struct(">qhiqiqiq")
 _window = struct.Struct(">qb")
+_heard = struct.Struct(">qq")
 _batch = struct.Struct(">iqiq")
 
 
@@ -41,6 +44,11 @@ def format_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     windows = [_format_window(entry) for entry in producers if entry.batches]
     if windows:
         body += [_WINDOW_MAGIC, _count.pack(len(windows)), *windows]
+    heard = [
+        _heard.pack(entry.producer_id, entry.heard_ms) for entry in producers if entry.was_silent
+    ]
+    if heard:
+        body += [_HEARD_MAGIC, _count.pack(len(heard)), *heard]
     data = b"".join(body)
     return _head.pack(_VERSION, crc32c(data)) + data
 
@@ -73,7 +81,8 @@ def parse_snapshot(data: bytes) -> list[ProducerEntry]:
         raise BadSnapshotError(f"snapshot version {version} or its checksum is wrong")
     try:
         entries, end = _parse_producers(data)
-        _parse_windows(data, end, entries)
+        end = _parse_windows(data, end, entries)
+        _parse_heard(data, end, entries)
     except struct.error as error:
         raise BadSnapshotError(f"a snapshot that ends early: {error}") from None
     return list(entries.values())
@@ -98,9 +107,9 @@ def _parse_producers(data: bytes) -> tuple[dict[int, ProducerEntry], int]:
     return entries, position
 
 
-def _parse_windows(data: bytes, position: int, entries: dict[int, ProducerEntry]) -> None:
+def _parse_windows(data: bytes, position: int, entries: dict[int, ProducerEntry]) -> int:
     if data[position : position + len(_WINDOW_MAGIC)] != _WINDOW_MAGIC:
-        return
+        return position
     position += len(_WINDOW_MAGIC)
     (count,) = _count.unpack_from(data, position)
     position += _count.size
@@ -113,6 +122,23 @@ def _parse_windows(data: bytes, position: int, entries: dict[int, ProducerEntry]
             position += _batch.size
         if producer_id in entries:
             entries[producer_id].batches = batches
+    return position
+
+
+def _parse_heard(data: bytes, position: int, entries: dict[int, ProducerEntry]) -> None:
+    """Of whom nothing is said, who wrote shortly before or is from an older snapshot, we hear at
+    the next look."""
+    if data[position : position + len(_HEARD_MAGIC)] != _HEARD_MAGIC:
+        return
+    position += len(_HEARD_MAGIC)
+    (count,) = _count.unpack_from(data, position)
+    position += _count.size
+    for _ in range(count):
+        producer_id, heard_ms = _heard.unpack_from(data, position)
+        position += _heard.size
+        entry = entries.get(producer_id)
+        if entry is not None:
+            entry.was_silent, entry.heard_ms = True, heard_ms
 
 
 def write_snapshot(files: Files, directory: str, offset: int, data: bytes) -> None:

@@ -53,8 +53,7 @@ class ProducerEntry:
     last_timestamp: int = -1
     current_txn_first_offset: int = NO_OFFSET
     was_silent: bool = field(default=False, compare=False)
-    """Whether nothing was written since the last look for producers to forget; nobody knows of the
-    time before a restart."""
+    """Whether nothing was written since the last look for producers to forget."""
     heard_ms: int = field(default=-1, compare=False)
     """When that look found that it had written."""
 
