@@ -357,8 +357,12 @@ async def test_a_small_request_cannot_ask_for_gigabytes(
     call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 3.4: an answer has a largest size, and what does not fit is said, not dropped."""
-    monkeypatch.setattr(configs, "ENTRIES_MAX", 500)
+    monkeypatch.setattr(configs, "REPEATED_ENTRIES_MAX", 500)
     results = await describe(call, 4, *[asked(4, "1")] * 30)
+    codes = [result.error_code for result in results]
+    assert codes == [0] * 3 + [42] * 27
+    monkeypatch.setattr(configs, "ENTRIES_MAX", 30)
+    results = await describe(call, 4, *[asked(32, f"group-{number}") for number in range(30)])
     codes = [result.error_code for result in results]
     assert codes == [0] * 2 + [42] * 28
     assert results[-1].error_message.startswith("One answer has at most")

@@ -64,10 +64,11 @@ from tidemill.wire.messages.configs import (
 )
 
 ENTRIES_MAX = 500_000
-"""The settings in one answer: 10,000 topics fit, and a small request cannot ask for gigabytes."""
-_ENTRIES_SPARE = 50_000
+"""The settings in one answer, besides those of topics: 29,000 groups fit, of which the broker does
+not know whether they are there, and a small request cannot ask for gigabytes."""
 _ENTRIES_PER_TOPIC = 50
-"""Nor for more than there is to tell, if it names things again and again."""
+REPEATED_ENTRIES_MAX = 50_000
+"""Nor for everything again and again."""
 
 _RESOURCES_PER_TURN = 5
 
@@ -85,13 +86,14 @@ async def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     results = []
-    entries_left = entries_max = _entries_max(broker)
+    allowance = _Allowance(broker)
     for number, resource in enumerate(request.resources, 1):
-        if entries_left <= 0:
-            results.append(_too_much(resource, entries_max))
+        limit = allowance.limit_for(resource)
+        if limit.left <= 0:
+            results.append(_too_much(resource, limit.entries_max))
             continue
         result = _describe(broker, resource, request)
-        entries_left -= len(result.configs) + 1
+        limit.left -= len(result.configs) + 1
         results.append(result)
         if number % _RESOURCES_PER_TURN == 0:
             # `kafka-topics --describe` asks for all topics at once: others get their turn, too.
@@ -99,14 +101,36 @@ async def describe_configs(
     return DescribeConfigsResponse(results=results)
 
 
-def _entries_max(broker: Broker) -> int:
-    return min(ENTRIES_MAX, _ENTRIES_SPARE + _ENTRIES_PER_TOPIC * len(broker.image.topics))
+class _Limit:
+    """How many settings may still be told."""
+
+    def __init__(self, entries_max: int) -> None:
+        self.entries_max = self.left = entries_max
+
+
+class _Allowance:
+    """What one request may ask for: everything that there is, and of the same only so much."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._first = _Limit(ENTRIES_MAX + _ENTRIES_PER_TOPIC * len(broker.image.topics))
+        self._again = _Limit(REPEATED_ENTRIES_MAX)
+        self._seen: set[tuple[int, str]] = set()
+
+    def limit_for(self, resource: DescribeConfigsResource) -> _Limit:
+        kind, name = resource.resource_type, resource.resource_name
+        if kind not in (ResourceType.TOPIC, ResourceType.GROUP):
+            name = name and "own"  # There is one broker to ask for, and an id has many spellings.
+        if (kind, name) in self._seen:
+            return self._again
+        self._seen.add((kind, name))
+        return self._first
 
 
 def _too_much(resource: DescribeConfigsResource, entries_max: int) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message=f"One answer has at most {entries_max} settings: ask for fewer resources.",
+        error_message=f"One answer has at most {entries_max} settings of this kind: ask for fewer "
+        "resources, and for each once.",
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
