@@ -48,6 +48,22 @@ async def test_everything_survives_a_restart(tmp_path: Path) -> None:
         assert (await produce(client, "t", batch([b"c"]), partition=1)).base_offset == 2
 
 
+def open_below(folder: Path) -> list[str]:
+    """The files of this process below a folder."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    files = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return [file for file in files if file.startswith(str(folder))]
+
+
+async def test_no_file_stays_open(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as server, connect(server.port) as client:
+        await create_topic(server, "t", partitions=20)
+        for partition in range(20):
+            await produce(client, "t", batch([b"a"]), partition=partition)
+        assert open_below(tmp_path)
+    assert open_below(tmp_path) == []
+
+
 async def test_an_idempotent_producer_survives_a_restart(tmp_path: Path) -> None:
     """Rule G5: the window of five batches is there again."""
 

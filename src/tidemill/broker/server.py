@@ -111,9 +111,9 @@ class BrokerServer:
         self.config = config
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
-        self._files = files or OsFiles(config.int("log.open.files.max"))
-        self._dirs = [str(path.absolute()) for path in config.log_dirs]
         self._undo = AsyncExitStack()
+        self._files = files or self._own_files()
+        self._dirs = [str(path.absolute()) for path in config.log_dirs]
         self._given_store = store
         self._connector = connector
         self._binder = binder
@@ -180,6 +180,12 @@ class BrokerServer:
             log.warning("stopping without having handed over leadership: %s", error)
 
     # Coming up.
+
+    def _own_files(self) -> Files:
+        """Files of this machine; what is held open of them is closed last of all."""
+        files = OsFiles(self.config.int("log.open.files.max"))
+        self._undo.callback(files.close_all)
+        return files
 
     def _bind(self) -> None:
         """Take the addresses first: one that is in use is an error before anything is touched."""
