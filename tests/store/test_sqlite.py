@@ -290,15 +290,31 @@ async def test_many_events_arrive_whole_and_in_order(
     assert [event.path for event in heard.events] == expected
 
 
-def test_two_processes_may_make_the_file_at_the_same_moment(tmp_path: Path) -> None:
+def test_several_may_make_the_file_at_the_same_moment(tmp_path: Path) -> None:
+    """As the brokers of one machine do, each a process of its own, that start together."""
     script = (
         "import sys; from tidemill.store.sql import StoreFile\n"
-        "for _ in range(3): StoreFile(sys.argv[1]).close()"
+        "for line in sys.stdin: StoreFile(line.strip()).close(); print('made', flush=True)"
     )
-    path = str(tmp_path / "store.db")
-    makers = [subprocess.Popen([sys.executable, "-c", script, path]) for _ in range(3)]
-    assert [maker.wait(30) for maker in makers] == [0, 0, 0]
-    file = StoreFile(path)
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        for _ in range(4)
+    ]
+    for number in range(100):
+        path = tmp_path / f"{number}.db"
+        for maker in makers:
+            assert maker.stdin is not None
+            maker.stdin.write(f"{path}\n")
+        assert [maker.stdout.readline() for maker in makers if maker.stdout] == ["made\n"] * 4
+    for maker in makers:
+        maker.communicate(timeout=30)
+    file = StoreFile(str(path))
     assert list(file.tree("/")) == ["/"]
     file.close()
 

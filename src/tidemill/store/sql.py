@@ -34,6 +34,7 @@ _APPLICATION_ID = 0x54494445
 """Marks the file as ours, for `file` and for whoever opens the wrong one."""
 
 _BUSY_TIMEOUT_S = 5.0
+_BEGINNERS_MAX = 100
 _EVENTS_PER_READ_MAX = 2_000
 _KINDS = {kind.value: kind for kind in EventKind}
 
@@ -106,7 +107,7 @@ class StoreFile:
 
     def _create_or_refuse(self) -> None:
         run = self._db.execute
-        run("PRAGMA journal_mode = WAL")
+        self._write_ahead()
         with self._writing():
             # Another process may have been first while we waited for the lock.
             found = run("PRAGMA user_version").fetchone()[0]
@@ -118,6 +119,20 @@ class StoreFile:
                     f"{self._path} has format {found}; this version of Tidemill reads format "
                     f"{FORMAT_VERSION}. Use the version that wrote it, or another data directory."
                 )
+
+    def _write_ahead(self) -> None:
+        """Brokers of one cluster may begin with the file at the same moment. With this statement
+        SQLite says at once that it is busy; with a transaction it waits."""
+        for _ in range(_BEGINNERS_MAX):
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+            with self._writing():
+                pass
+        self._db.execute("PRAGMA journal_mode = WAL")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
