@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -315,3 +316,22 @@ def test_a_repeated_batch_asks_again_for_the_flush_that_failed() -> None:
     assert repeated.duplicate
     executor.run_all()
     assert partition.may_ack(-1, repeated)
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_what_was_taken_is_not_refused_when_it_comes_again(sequence: int) -> None:
+    """Rule G2: a topic that was sealed since, or has other settings, has the batch all the same."""
+    partition = World().only()
+    sent = records(b"a" * 100, producer_id=1, producer_epoch=0, base_sequence=0)
+    partition.append(sent, required_acks=-1)
+    partition.log.reconfigure(replace(partition.log.config, max_message_bytes=1))
+    again = records(b"a" * 100, producer_id=1, producer_epoch=0, base_sequence=sequence)
+    if sequence:
+        with pytest.raises(ApiError) as caught:
+            partition.append(again, required_acks=-1)
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        return
+    repeated = partition.append(again, required_acks=-1)
+    assert isinstance(repeated, AppendInfo)
+    assert (repeated.duplicate, repeated.base_offset) == (True, 0)
+    assert partition.log.log_end_offset == 1

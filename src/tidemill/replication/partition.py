@@ -275,9 +275,15 @@ class Partition(Readable):
         if self._conversions.queued:
             return self._conversions.queue(records, required_acks, self.leader_epoch)
         config, now_ms = self.log.config, self._around.clock.now_ms()
-        validated = validate_for_append(
-            records, config, now_ms, topic_partition=self.topic_partition
-        )
+        try:
+            validated = validate_for_append(
+                records, config, now_ms, topic_partition=self.topic_partition
+            )
+        except ApiError as error:
+            repeated = self.log.repeat_of(records, error)
+            if repeated is None:
+                raise
+            return self._answered(repeated)
         if validated.needs_conversion:
             if validated.conversion_is_heavy:
                 return self._conversions.queue(records, required_acks, self.leader_epoch)
@@ -299,6 +305,9 @@ class Partition(Readable):
         except DiskFullError:
             self.stand_aside(ReplicaTrouble.FULL)
             raise
+        return self._answered(info)
+
+    def _answered(self, info: AppendInfo) -> AppendInfo:
         if info.flush_due or self._commits_when_flushed:
             # For a repeated batch, too: the flush that its first answer waited for may have failed.
             self.request_flush()

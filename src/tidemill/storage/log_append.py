@@ -25,6 +25,7 @@ from tidemill.wire.batch import (
     BatchHeader,
     crc_matches,
     iter_headers,
+    read_header,
 )
 from tidemill.wire.control import read_marker
 
@@ -90,6 +91,23 @@ class AppendableLog(DurableLog):
             False,
             offset - self.flushed_offset >= self.config.flush_messages,
         )
+
+    def repeat_of(self, records: Buffer | None, refusal: ApiError) -> AppendInfo | None:
+        """Where a batch is that is refused today, but was taken when it first came (rule G2).
+
+        A setting may have changed since, as when a topic is sealed. Who never got the first answer
+        would take the refusal for "not written", and write the records elsewhere once more.
+        """
+        if not records or refusal.code is ErrorCode.CORRUPT_MESSAGE:
+            return None
+        try:
+            header = read_header(records)
+            if header.producer_id < 0 or len(records) != header.batch_length + LOG_OVERHEAD_BYTES:
+                return None
+            repeated = self.producers.check(header)
+        except (ApiError, WireError):
+            return None
+        return None if repeated is None else self._duplicate(repeated)
 
     def begin_epoch(self, epoch: int) -> None:
         """A leader epoch begins at the log's end. The next flush writes it down before any data.
