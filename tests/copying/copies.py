@@ -123,4 +123,10 @@ def check_keys(records: dict[int, list[ConsumerRecord]], counts: dict[bytes, int
         for each in part:
             assert positive_hash(each.key) % len(records) == index
             numbers[each.key].append(int(each.value))
-    assert numbers == {key: list(range(count)) for key, count in counts.items()}
+    wrong = {
+        key: (numbers[key], count)
+        for key, count in counts.items()
+        if numbers[key] != list(range(count))
+    }
+    assert wrong == {}, f"what came, and how many were sent: {wrong}"
+    assert numbers.keys() == counts.keys()
