@@ -17,8 +17,8 @@ from tidemill.cli.kafka import server_stop
 from tidemill.testing.process import free_port
 
 STOP_TIMEOUT_S = 30
-IN_THE_FILE, IN_FORCE = 71_830_451, 71_830_452
-"""Ids that no other broker of this machine has: what is stopped by them is ours."""
+IN_THE_FILE, IN_FORCE = 71_830_000 + 2 * os.getpid(), 71_830_001 + 2 * os.getpid()
+"""Ids that no other broker of this machine has, not even those of tests that run beside these."""
 GONE_PIDS = (1 << 30, (1 << 30) + 1)
 """Larger than any that a system gives."""
 
