@@ -14,12 +14,14 @@ import random
 import struct
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bench.ask import RawConnection
+from bench.awake import cores_awake
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.frame import decode_response, encode_request
 from tidemill.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -185,9 +187,25 @@ def produce_error(answer: bytes) -> int:
 
 
 def round_trip(
-    bootstrap: str, topic: str, count: int, size: int, acks: str, pause_s: float = 0
+    bootstrap: str,
+    topic: str,
+    count: int,
+    size: int,
+    acks: str,
+    pause_s: float = 0,
+    awake: bool = False,
 ) -> dict[str, Any]:
-    """Time `count` one-record produce requests, one after the other, with a pause between them."""
+    """Time `count` one-record produce requests, one after the other, with a pause between them.
+
+    With `awake` no core of the machine goes to sleep while it waits for the other side.
+    """
+    with cores_awake(LIMIT_S) if awake else nullcontext():
+        return _timed_exchanges(bootstrap, topic, count, size, acks, pause_s)
+
+
+def _timed_exchanges(
+    bootstrap: str, topic: str, count: int, size: int, acks: str, pause_s: float
+) -> dict[str, Any]:
     connection = RawConnection(bootstrap)
     request = encoded_produce(topic, acks=-1 if acks == "all" else int(acks), size=size)
     for _ in range(count // 4):

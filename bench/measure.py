@@ -82,13 +82,14 @@ def produce_and_fetch(system: System, *, size: int, total_bytes: int) -> Iterato
 
 
 def round_trips(system: System, *, count: int) -> Iterator[Figure]:
-    """The latency of one record at a time, acks=1."""
+    """The latency of one record at a time, acks=1, as the machine is and with its cores awake."""
     run_load("create", bootstrap=system.bootstrap, topic="rt", partitions=1)
     load = {"topic": "rt", "count": count, "size": 100, "acks": "1"}
-    done = run_load("round-trip", bootstrap=system.bootstrap, **load)
-    yield "round trip p50, µs", done["p50_us"]
-    yield "round trip p99, µs", done["p99_us"]
-    yield "round trip p99.9, µs", done["p999_us"]
+    for awake, cores in ((False, ""), (True, ", cores awake")):
+        done = run_load("round-trip", bootstrap=system.bootstrap, awake=awake, **load)
+        yield f"round trip p50{cores}, µs", done["p50_us"]
+        yield f"round trip p99{cores}, µs", done["p99_us"]
+        yield f"round trip p99.9{cores}, µs", done["p999_us"]
 
 
 def partition_sweep(system: System, *, partitions: int, count: int) -> Iterator[Figure]:
