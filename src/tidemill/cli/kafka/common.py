@@ -248,6 +248,17 @@ def usage(parser: Options, error: UsageError) -> int:
     return 1
 
 
+def is_given(options: argparse.Namespace, name: str) -> bool:
+    """Whether the option is on the command line, whatever it takes."""
+    value = getattr(options, name)
+    return value is not None and value is not False and value != []
+
+
+def cannot_be_used_with(name: str, other: str) -> UsageError:
+    first, second = (word.replace("_", "-") for word in (name, other))
+    return UsageError(f'Option "[{first}]" can\'t be used with option "[{second}]"')
+
+
 def message_of(error: ApiError) -> str:
     """The broker's words, or else the usual ones for the code."""
     return error.message or f"{error.code.name}"

@@ -27,6 +27,9 @@ ENTITY_TYPES = (
 LOGGERS = "broker-loggers"
 SUPPORTED = ("topics", "brokers", "groups", LOGGERS)
 OF_BROKERS = ("brokers", LOGGERS)
+WITH_DEFAULTS = ("users", "clients", "ips", "brokers")
+SHORT = {"topic": "topics", "group": "groups", "broker": "brokers", "broker_logger": LOGGERS}
+"""Options that name a kind of entity and the entity at once."""
 BAD_PAIR = (
     "requirement failed: Invalid entity config: all configs to be added must be in the format "
     '"key=val" or  "key=[val1,val2]" to group values which contain commas.'
@@ -85,47 +88,91 @@ async def _work(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.alter == options.describe:
         raise UsageError("Command must include exactly one action: --describe, --alter")
+    for change in ("add_config", "delete_config"):
+        if options.describe and common.is_given(options, change):
+            raise common.cannot_be_used_with("describe", change)
+    if options.bootstrap_server and options.bootstrap_controller:
+        raise _wrong("Only one of --bootstrap-server or --bootstrap-controller can be specified")
+
+
+def _wrong(text: str) -> UsageError:
+    return UsageError(text, with_options=False)
 
 
 def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
     """(kind, name): name None means all of the kind, "" the default of all brokers."""
-
-    def wrong(text: str) -> UsageError:
-        return UsageError(text, with_options=False)
-
-    if options.topic is not None:
-        return "topics", options.topic
-    if options.group is not None:
-        return "groups", options.group
-    if options.broker is not None or options.broker_defaults:
-        name = "" if options.broker_defaults else options.broker
-        return "brokers", _broker_name("brokers", name)
-    if options.broker_logger is not None:
-        return LOGGERS, _broker_name(LOGGERS, options.broker_logger)
-    if not options.entity_type:
-        raise wrong("At least one entity type must be specified")
-    kind = options.entity_type[0]
-    if kind not in ENTITY_TYPES:
-        listed = ", ".join(ENTITY_TYPES)
-        raise wrong(
-            f"Invalid entity type {kind}, the entity type must be one of {listed} with a "
-            "--bootstrap-server or --bootstrap-controller argument"
-        )
+    kind, names = _named(options)
     if kind not in SUPPORTED:
         raise ToolError(f"Settings of {kind} are not supported by this tool yet.")
-    action = "alter" if options.alter else "describe"
-    if options.entity_name and not options.entity_default:
-        found = options.entity_name[0]
-        return kind, _broker_name(kind, found) if kind in OF_BROKERS else found
-    if kind == LOGGERS and (options.alter or not options.entity_default):
-        raise wrong(f"An entity name must be specified with --{action} of {kind}")
-    if options.entity_default:
-        if kind in ("groups", LOGGERS):
-            raise wrong(f"--entity-default must not be specified with --{action} of {kind}")
-        return kind, ""
+    name = names[0] if names else None
+    if kind == LOGGERS and not name:
+        action = "alter" if options.alter else "describe"
+        raise _wrong(f"An entity name must be specified with --{action} of {kind}")
     if options.alter:
-        raise wrong(f"an entity name must be specified with --alter of {kind}")
-    return kind, None
+        _check_alter(kind, name, options)
+    if len(names) > 1:
+        raise _wrong("An entity name must be specified for every entity type")
+    return kind, _broker_name(kind, name) if name and kind in OF_BROKERS else name
+
+
+def _check_alter(kind: str, name: str | None, options: argparse.Namespace) -> None:
+    if kind == "brokers" and name is None:
+        raise _wrong(
+            "An entity-name or default entity must be specified with --alter of users, clients, "
+            "brokers or ips"
+        )
+    if kind != "brokers" and not name:
+        raise _wrong(f"An entity name must be specified with --alter of {kind}")
+    if not (options.add_config or options.add_config_file or options.delete_config):
+        raise _wrong(
+            "At least one of --add-config, --add-config-file, or --delete-config must be "
+            "specified with --alter"
+        )
+    if options.add_config and options.add_config_file:
+        raise _wrong("Only one of --add-config or --add-config-file must be specified")
+
+
+def _named(options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The one kind of entity that the options name, in whichever spelling, and the names."""
+    short = {
+        kind: getattr(options, option)
+        for option, kind in SHORT.items()
+        if getattr(options, option) is not None
+    }
+    if options.broker_defaults:
+        short |= {"brokers": ""}
+    kinds = [*options.entity_type, *short]
+    if options.broker_defaults and options.broker is not None:
+        kinds.append("brokers")
+    _check_kinds(kinds)
+    if short and (options.entity_name or options.entity_default):
+        raise _wrong(
+            "--entity-{type,name,default} should not be used in conjunction with specific entity "
+            "flags"
+        )
+    if not kinds:
+        raise _wrong("At least one entity type must be specified")
+    if len(kinds) > 1 and not {"users", "clients"}.issuperset(kinds):
+        raise _wrong("Only 'users' and 'clients' entity types may be specified together")
+    if len(options.entity_name) > len(kinds) == 1:
+        raise _wrong("Found multiple arguments for option entity-name, but you asked for only one")
+    if options.describe and options.entity_default and kinds[0] not in WITH_DEFAULTS:
+        raise _wrong(f"--entity-default must not be specified with --describe of {kinds[0]}")
+    by_default = [""] if options.entity_default else []
+    return kinds[0], [*options.entity_name, *by_default, *short.values()]
+
+
+def _check_kinds(kinds: Sequence[str]) -> None:
+    for kind in kinds:
+        if kind not in ENTITY_TYPES:
+            listed = ", ".join(ENTITY_TYPES)
+            raise _wrong(
+                f"Invalid entity type {kind}, the entity type must be one of {listed} with a "
+                "--bootstrap-server or --bootstrap-controller argument"
+            )
+    doubles = [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]
+    if doubles:
+        raise _wrong(f"Duplicate entity type(s) specified: {','.join(doubles)}")
 
 
 def _broker_name(kind: str, name: str) -> str:
@@ -153,12 +200,6 @@ def split_pairs(text: str) -> dict[str, str]:
 async def _alter(admin: Admin, kind: str, name: str | None, options: argparse.Namespace) -> None:
     from tidemill.client.admin_types import AlterOp
 
-    if not (options.add_config or options.add_config_file or options.delete_config):
-        raise UsageError(
-            "At least one of --add-config, --add-config-file, or --delete-config must be "
-            "specified with --alter",
-            with_options=False,
-        )
     added = common.read_properties(options.add_config_file) if options.add_config_file else {}
     added |= split_pairs(options.add_config) if options.add_config else {}
     removed = [w.partition("=")[0].strip() for w in (options.delete_config or "").split(",") if w]

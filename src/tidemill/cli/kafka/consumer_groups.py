@@ -169,7 +169,7 @@ def _check(options: argparse.Namespace) -> str:
     for name, others in (("group", ("all_groups", "list")), ("topic", ("list", "describe"))):
         for other in others:
             if getattr(options, name) and getattr(options, other):
-                raise group_resets.cannot_be_used_with(name, other)
+                raise common.cannot_be_used_with(name, other)
     return _only_action(options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from tidemill.cli.kafka import common
 from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
@@ -57,23 +58,50 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
         document = json.loads(text)
     except ValueError:
         raise ToolError("The input string is not a valid JSON") from None
-    version = document.get("version", 1) if isinstance(document, dict) else None
+    document = _object(document)
+    version = _integer(document.get("version", 1))
     if version != 1:
         raise ToolError(f"Not supported version field value {version}")
     if "partitions" not in document:
         raise ToolError("Missing partitions field")
+    rows = document["partitions"]
+    if not isinstance(rows, list):
+        raise ToolError(f"Expected JSON array, received {json.dumps(rows)}")
     found: dict[TopicPartition, int] = {}
     doubles: list[TopicPartition] = []
-    for row in document["partitions"]:
-        try:
-            tp = TopicPartition(str(row["topic"]), int(row["partition"]))
-            offset = int(row["offset"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ToolError(f"Offset json file is missing or has a wrong field: {error}") from None
+    for row in map(_object, rows):
+        tp = TopicPartition(_text(_field(row, "topic")), _integer(_field(row, "partition")))
         if tp in found:
             doubles.append(tp)
-        found[tp] = offset
+        found[tp] = _integer(_field(row, "offset"), bits=64)
     if doubles:
         listed = ",".join(map(str, doubles))
         raise ToolError(f"Offset json file contains duplicate topic partitions: {listed}")
     return found
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ToolError(f"Expected JSON object, received {json.dumps(value)}")
+    return value
+
+
+def _field(row: dict[str, Any], name: str) -> Any:
+    if name not in row:
+        raise ToolError(f"No such field exists: `{name}`")
+    return row[name]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ToolError(f"Expected `String` value, received {json.dumps(value)}")
+    return value
+
+
+def _integer(value: Any, *, bits: int = 32) -> int:
+    """A number as it stands: one in quotes may be a mistake, and what it cuts off is gone."""
+    limit = 1 << (bits - 1)
+    if type(value) is not int or not -limit <= value < limit:
+        kind = "Integer" if bits == 32 else "Long"
+        raise ToolError(f"Expected `{kind}` value, received {json.dumps(value)}")
+    return value

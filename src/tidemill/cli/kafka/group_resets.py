@@ -62,19 +62,9 @@ def check_manner(options: argparse.Namespace) -> None:
 
 
 def check_scenarios(options: argparse.Namespace) -> None:
-    chosen = [name for name in SCENARIOS if _is_given(options, name)]
+    chosen = [name for name in SCENARIOS if common.is_given(options, name)]
     if len(chosen) > 1:
-        raise cannot_be_used_with(*chosen[:2])
-
-
-def cannot_be_used_with(name: str, other: str) -> UsageError:
-    first, second = (word.replace("_", "-") for word in (name, other))
-    return UsageError(f'Option "[{first}]" can\'t be used with option "[{second}]"')
-
-
-def _is_given(options: argparse.Namespace, name: str) -> bool:
-    value = getattr(options, name)
-    return value is not None and value is not False and value != []
+        raise common.cannot_be_used_with(*chosen[:2])
 
 
 async def reset(admin: Admin, options: argparse.Namespace) -> None:

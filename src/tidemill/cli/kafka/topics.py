@@ -29,6 +29,26 @@ _REPORTS = (
     "under_min_isr_partitions",
     "at_min_isr_partitions",
 )
+_ONLY_WITH: dict[str, tuple[str, ...]] = {
+    "config": ("create", "alter"),
+    "partitions": ("create", "alter"),
+    "replication_factor": ("create",),
+    "replica_assignment": ("create", "alter"),
+    "if_exists": ("describe", "alter", "delete"),
+    "if_not_exists": ("create",),
+    "exclude_internal": ("list", "describe"),
+    "topics_with_overrides": ("describe",),
+    **dict.fromkeys(_REPORTS, ("describe",)),
+}
+_NOT_WITH = {
+    "replica_assignment": ("partitions", "replication_factor"),
+    **dict.fromkeys(_REPORTS, ("topics_with_overrides",)),
+}
+"""What else a flag excludes; with --alter an assignment goes with the number of partitions."""
+_DELETE_CONFIG_IS_GONE = (
+    "delete-config option is no longer supported and deprecated since version 4.0. "
+    "The config will be fully removed in future releases."
+)
 
 
 def parser() -> Options:
@@ -66,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _work(options: argparse.Namespace) -> int:
-    action = _check(options)
+    action = check(options)
     target = common.target(
         options,
         "--bootstrap-server must be specified",
@@ -88,7 +108,8 @@ async def _work(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> str:
+def check(options: argparse.Namespace) -> str:
+    """The action, if the options go together."""
     chosen = [action for action in ACTIONS if getattr(options, action)]
     if len(chosen) != 1:
         raise UsageError(
@@ -96,17 +117,33 @@ def _check(options: argparse.Namespace) -> str:
             "--list, --describe, --create, --alter or --delete"
         )
     action = chosen[0]
-    if action == "describe":
-        if sum(getattr(options, report) for report in _REPORTS) > 1:
-            names = ", ".join(f"[{report.replace('_', '-')}]" for report in _REPORTS)
-            raise UsageError(f'Only one of the options {names} can be used with "[describe]"')
-        return action
-    if action != "list" and not options.topic:
+    if options.delete_config and action != "alter":
+        raise UsageError(_DELETE_CONFIG_IS_GONE, with_options=False)
+    _check_required(action, options)
+    _check_excluded(action, options)
+    return action
+
+
+def _check_required(action: str, options: argparse.Namespace) -> None:
+    if action == "describe" and options.if_exists and not (options.topic or options.topic_id):
+        raise UsageError("--topic or --topic-id is required to describe a topic")
+    if action not in ("list", "describe") and not options.topic:
         raise UsageError('Missing required argument "[topic]"')
     changes_settings = options.config or options.delete_config
     if action == "alter" and options.partitions is None and not changes_settings:
         raise UsageError('Missing required argument "[partitions]"')
-    return action
+
+
+def _check_excluded(action: str, options: argparse.Namespace) -> None:
+    """A flag that has no meaning here was meant for something else: nothing is done."""
+    given = [flag for flag in _ONLY_WITH if common.is_given(options, flag)]
+    for flag in given:
+        if action not in _ONLY_WITH[flag]:
+            raise common.cannot_be_used_with(flag, action)
+        if action != "alter":
+            for other in _NOT_WITH.get(flag, ()):
+                if other in given:
+                    raise common.cannot_be_used_with(flag, other)
 
 
 def split_config(words: Sequence[str]) -> dict[str, str]:
@@ -284,16 +321,15 @@ def _wanted(
     alive: set[int],
 ) -> bool:
     minimum = int(entries["min.insync.replicas"].value or 1)
-    in_sync = len(partition.isr)
-    if options.under_replicated_partitions:
-        return in_sync < len(partition.replicas)
-    if options.unavailable_partitions:
-        return partition.leader is None or partition.leader not in alive
-    if options.under_min_isr_partitions:
-        return partition.leader is None or in_sync < minimum
-    if options.at_min_isr_partitions:
-        return in_sync == minimum
-    return True
+    in_sync, leads = len(partition.isr), partition.leader is not None
+    found = {
+        "under_replicated_partitions": in_sync < len(partition.replicas),
+        "unavailable_partitions": partition.leader not in alive,
+        "under_min_isr_partitions": not leads or in_sync < minimum,
+        "at_min_isr_partitions": in_sync == minimum,
+    }
+    asked = [report for report in _REPORTS if getattr(options, report)]
+    return not asked or any(found[report] for report in asked)
 
 
 def partition_line(topic: str, p: PartitionDescription) -> str:
