@@ -147,6 +147,58 @@ def test_a_reader_that_is_told_to_end_leaves_its_group(
     assert offsets(typed) == {0: 5, 1: 5}
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--consumer-property group.id=GROUP",
+        "--command-property group.id=GROUP",
+        "--command-config GROUP.properties",
+        "--consumer.config GROUP.properties",
+        "--group GROUP --consumer.config GROUP.properties",
+    ],
+)
+def test_a_group_is_a_group_wherever_it_is_named(typed: Any, place: Path, given: str) -> None:
+    """Kafka's console consumer reads as a member and commits, be the group in a property."""
+    _, group = typed.names
+    (place / f"{group}.properties").write_text(f"group.id={group}\n")
+    line = f"kafka-console-consumer.sh --bootstrap-server B --topic TOPIC {given} --from-beginning"
+    assert len(typed(f"{line} --max-messages 10").out.split("deprecated")[-1].split("\n")) >= 10
+    assert offsets(typed) == {0: 5, 1: 5}
+
+
+def test_only_one_group_at_a_time(typed: Type) -> None:
+    line = "kafka-console-consumer.sh --bootstrap-server B --topic TOPIC --group GROUP"
+    refused = typed(f"{line} --consumer-property group.id=another", status=1).err
+    assert refused.startswith("The group ids provided in different places ")
+    assert "Detected group ids: 'another', 'GROUP'" in refused
+    typed("tidemill group describe GROUP", status=3)
+
+
+def test_where_the_console_consumer_starts(typed: Type) -> None:
+    """A group without offsets starts where the property says; without a group, too."""
+    line = "kafka-console-consumer.sh --bootstrap-server B --topic TOPIC --timeout-ms 2000"
+    early = "--command-property auto.offset.reset=earliest"
+    assert len(typed(f"{line} {early}").out.split()) == 10
+    assert len(typed(f"{line}0 {early} --group GROUP --max-messages 10").out.split()) == 10
+    late = "--command-property auto.offset.reset=latest"
+    assert typed(f"{line} {late}").out == ""
+    refused = typed(f"{line} {late} --from-beginning", status=1)
+    assert refused.err == (
+        "Can't simultaneously specify --from-beginning and 'auto.offset.reset=latest', "
+        "please remove one option\n"
+    )
+    assert typed(f"{line} --command-property auto.offset.reset=nonsense", status=1).out == ""
+
+
+def test_a_measurement_does_not_read_for_a_group(typed: Any, place: Path) -> None:
+    """A file of settings names the group of the application that it was written for."""
+    _, group = typed.names
+    (place / f"{group}.properties").write_text(f"group.id={group}\n")
+    line = "kafka-consumer-perf-test.sh --bootstrap-server B --topic TOPIC --num-records 10"
+    typed(f"{line} --command-config GROUP.properties")
+    typed("tidemill group describe GROUP", status=3)
+
+
 KAFKA_LINES: list[tuple[str, str]] = [
     ("--list", r"^GROUP$"),
     ("--list --state", r"^GROUP +Empty"),

@@ -16,7 +16,7 @@ from tests.cli.test_kafka_reference import first_complaint
 from tests.reference.kafka import SharedKafka
 from tests.reference.tool_batch import ToolBatch
 
-from tidemill.cli.kafka import configs, delete_records, topics
+from tidemill.cli.kafka import configs, consumer_perf_test, delete_records, topics
 from tidemill.cli.kafka.common import UsageError
 
 pytestmark = [pytest.mark.reference, pytest.mark.timeout(240)]
@@ -138,6 +138,16 @@ def test_options_of_configs_go_together_as_in_kafka(
         ours = capsys.readouterr()
         assert (status, ours.out) == (theirs.returncode, theirs.stdout) == (1, ""), line
         assert first_complaint(ours.err) == first_complaint(theirs.stderr), line
+
+
+def test_a_report_every_no_milliseconds_is_refused(
+    batch: ToolBatch, apache_kafka: SharedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--bootstrap-server", apache_kafka.bootstrap, "--topic", "none-such"]
+    words += ["--num-records", "1", "--reporting-interval", "0"]
+    theirs = batch.run("kafka-consumer-perf-test", *words)
+    assert consumer_perf_test.main(words) == theirs.returncode == 1
+    assert first_complaint(capsys.readouterr().err) == first_complaint(theirs.stderr)
 
 
 OFFSETS = [

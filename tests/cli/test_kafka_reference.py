@@ -116,6 +116,15 @@ SAME_OUTPUT: list[tuple[str, str]] = [
     ("kafka-console-consumer", "--bootstrap-server B --topic T --offset 1"),
     ("kafka-console-consumer", "--bootstrap-server B --topic T --partition 0 --offset never"),
     ("kafka-console-consumer", "--bootstrap-server B"),
+    ("kafka-console-consumer", "--bootstrap-server B --topic T --partition 0 --group g"),
+    ("kafka-console-consumer", "--bootstrap-server B --topic T --from-beginning "
+     "--command-property auto.offset.reset=latest"),
+    ("kafka-console-consumer", "--bootstrap-server B --topic T --property a=b "
+     "--formatter-property c=d"),
+    ("kafka-console-producer", "--bootstrap-server B --topic T --property a=b "
+     "--reader-property c=d"),
+    ("kafka-console-producer", "--bootstrap-server B --topic T --line-reader none.Such"),
+    ("kafka-consumer-perf-test", "--bootstrap-server B --topic T --messages 1 --num-records 1"),
     ("kafka-consumer-perf-test", "--bootstrap-server B --messages 5"),
 ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NoReturn
@@ -259,6 +260,14 @@ def cannot_be_used_with(name: str, other: str) -> UsageError:
     return UsageError(f'Option "[{first}]" can\'t be used with option "[{second}]"')
 
 
+def not_together(options: argparse.Namespace, *pairs: tuple[str, str]) -> None:
+    """Two spellings of one thing: which of them should count?"""
+    for one, other in pairs:
+        names = [re.sub("[-.]", "_", name) for name in (one, other)]
+        if all(is_given(options, name) for name in names):
+            raise UsageError(f"Options --{one} and --{other} cannot be specified together.")
+
+
 def message_of(error: ApiError) -> str:
     """The broker's words, or else the usual ones for the code."""
     return error.message or f"{error.code.name}"
@@ -281,16 +290,12 @@ def java_uuid(value: Any) -> str:
 def topic_pattern(pattern: str) -> str:
     """Kafka's include list: a regular expression in which a comma means `or`, quotes mean
     nothing, and blanks are dropped."""
-    import re
-
     cleaned = pattern.strip().replace(",", "|").replace(" ", "")
     return re.sub(r"^[\"']+|[\"']+$", "", cleaned)
 
 
 def topic_filter(pattern: str) -> Callable[[str], bool]:
     """The include list as a test of names."""
-    import re
-
     try:
         compiled = re.compile(topic_pattern(pattern))
     except re.error:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tidemill.cli.connect import parse_pairs
 from tidemill.cli.consume_group import step_back
 from tidemill.cli.kafka import common
 from tidemill.cli.kafka.common import Options, ToolError, UsageError, out
@@ -68,7 +69,7 @@ def parser() -> Options:
     p.many("command-property", "key=value for the consumer.")
     p.value("consumer.config", "Old spelling of --command-config.", dest="consumer_config")
     p.flag("skip-message-on-error", "Go on when a record cannot be printed.")
-    p.flag("enable-systest-events", "Accepted and without effect.")
+    p.flag("enable-systest-events", "Say when it is over: a test may wait for that.")
     return p
 
 
@@ -95,14 +96,10 @@ async def _work(options: argparse.Namespace) -> int:
         properties=[*options.consumer_property, *options.command_property],
         files=[options.consumer_config],
     )
-    settings: dict[str, object] = {"auto_offset_reset": "earliest"}
-    if options.group:
-        settings["group_id"] = options.group
-        settings["auto_offset_reset"] = "earliest" if options.from_beginning else "latest"
-    if options.isolation_level:
-        settings["isolation_level"] = options.isolation_level
+    reset = target.settings.get("auto.offset.reset")
+    settings = _settings(options, reset)
     write = formatter(options)
-    reading = _Reading(options, write)
+    reading = _Reading(options, write, reset)
     try:
         with cleaned_up_on_sigterm():
             async with common.for_client(target, "consumer").consumer(**settings) as consumer:
@@ -114,7 +111,43 @@ async def _work(options: argparse.Namespace) -> int:
     finally:
         sys.stdout.flush()
         common.err(f"Processed a total of {reading.count} messages")
+        if options.enable_systest_events:
+            out("shutdown_complete")
     return 0
+
+
+def _settings(options: argparse.Namespace, reset: str | None) -> dict[str, object]:
+    """The consumer's settings that have options of their own."""
+    if options.from_beginning and reset not in (None, "earliest"):
+        raise UsageError(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', "
+            "please remove one option",
+            with_options=False,
+        )
+    settings: dict[str, object] = {"group_id": options.group} if options.group else {}
+    if reset is None:
+        starts_early = options.from_beginning or not options.group
+        settings["auto_offset_reset"] = "earliest" if starts_early else "latest"
+    if options.isolation_level:
+        settings["isolation_level"] = options.isolation_level
+    return settings
+
+
+def _group(options: argparse.Namespace) -> str | None:
+    """The group by option, property or file: whichever is given, and only one."""
+    properties = parse_pairs([*options.consumer_property, *options.command_property], "a property")
+    found = [options.group, properties.get("group.id")]
+    for path in (options.consumer_config, options.command_config):
+        if path:
+            found.append(common.read_properties(path).get("group.id"))
+    groups = sorted({group for group in found if group is not None})
+    if len(groups) > 1:
+        raise UsageError(
+            "The group ids provided in different places (directly using '--group', via "
+            "'--consumer-property', or via '--consumer.config') do not match. Detected group ids: "
+            + ", ".join(f"'{group}'" for group in groups)
+        )
+    return groups[0] if groups else None
 
 
 async def _commit_printed(consumer: Consumer, unprinted: Sequence[ConsumerRecord]) -> None:
@@ -131,6 +164,15 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("Exactly one of the following arguments is required: [topic], [include]")
     if options.partition is not None and options.topic is None:
         raise UsageError("The topic is required when partition is specified.")
+    common.not_together(
+        options,
+        ("consumer-property", "command-property"),
+        ("consumer.config", "command-config"),
+        ("property", "formatter-property"),
+    )
+    options.group = _group(options)
+    if options.group is not None and options.partition is not None:
+        raise UsageError("Options group and partition cannot be specified together.")
     if options.offset is None:
         return
     if options.partition is None:
@@ -147,8 +189,9 @@ def _check(options: argparse.Namespace) -> None:
 class _Reading:
     """One run: which partitions, from where, until when."""
 
-    def __init__(self, options: argparse.Namespace, write: Write) -> None:
+    def __init__(self, options: argparse.Namespace, write: Write, reset: str | None) -> None:
         self._options = options
+        self._reset = reset
         self._write = write
         self._limit = options.max_messages if options.max_messages is not None else -1
         self._timeout_ms = options.timeout_ms if options.timeout_ms is not None else FOREVER_MS
@@ -156,17 +199,17 @@ class _Reading:
         self.unprinted: Sequence[ConsumerRecord] = ()
 
     async def start(self, consumer: Consumer) -> None:
-        if self._options.group and self._options.partition is None:
+        if self._options.group:
             self._subscribe(consumer)
             return
         partitions = await self._partitions(consumer)
         consumer.assign(partitions)
-        offset = (self._options.offset or "latest").lower()
+        offset = (self._options.offset or self._reset or "latest").lower()
         if self._options.from_beginning or offset == "earliest":
             consumer.seek_to_beginning(*partitions)
         elif offset == "latest":
             consumer.seek_to_end(*partitions)
-        else:
+        elif self._options.offset:
             consumer.seek(partitions[0], int(offset))
 
     def _subscribe(self, consumer: Consumer) -> None:

@@ -151,6 +151,12 @@ def main(argv: Sequence[str]) -> int:
 async def _work(options: argparse.Namespace) -> int:
     if not options.topic:
         raise UsageError('Missing required argument "[topic]"')
+    common.not_together(
+        options,
+        ("command-property", "producer-property"),
+        ("command-config", "producer.config"),
+        ("reader-property", "property"),
+    )
     target = _target(options)
     for name, instead in DEPRECATED.items():
         if getattr(options, name.replace("-", "_").replace(".", "_")):
@@ -158,6 +164,8 @@ async def _work(options: argparse.Namespace) -> int:
                 f"Warning: --{name} is deprecated and will be removed in a future version. "
                 f"Use --{instead} instead."
             )
+    if options.line_reader and not options.line_reader.endswith("LineMessageReader"):
+        raise ToolError(f"java.lang.ClassNotFoundException: {options.line_reader}")
     properties = common.read_properties(options.reader_config) if options.reader_config else {}
     properties |= common.loose_pairs([*options.property, *options.reader_property])
     reader = LineReader.of(properties)
@@ -180,10 +188,6 @@ def _target(options: argparse.Namespace) -> Target:
                 f"String must be one of: {', '.join(_CODECS)}"
             )
         settings.append(f"compression.type={options.compression_codec}")
-    if options.producer_property and options.command_property:
-        raise UsageError(
-            "Options --command-property and --producer-property cannot be specified together."
-        )
     given = parse_pairs([*options.producer_property, *options.command_property], "a property")
     merged = parse_pairs(settings, "an option") | given
     if merged.get("acks", "all") not in ("all", "-1"):

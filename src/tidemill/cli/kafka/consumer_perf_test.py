@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -85,8 +86,8 @@ async def _work(options: argparse.Namespace) -> int:
         "auto_offset_reset": "latest" if options.from_latest else "earliest",
         "max_partition_fetch_bytes": options.fetch_size,
     }
-    if options.group:
-        settings["group_id"] = options.group
+    # Another's group in a file of settings is not to find that a measurement has read for it.
+    settings["group_id"] = options.group or ""
     run = _Run(options)
     async with common.for_client(target, "consumer").consumer(**settings) as consumer:
         await run.go(consumer, topics)
@@ -100,10 +101,17 @@ def _check(options: argparse.Namespace) -> None:
     old_spelling = options.old_bootstrap or options.zookeeper
     if not options.topic and not options.include and not old_spelling:
         raise UsageError("Exactly one of the following arguments is required: [topic], [include]")
-    options.records = options.num_records if options.num_records is not None else options.messages
-    if options.records is None:
+    if (options.num_records is None) == (options.messages is None):
         raise UsageError(
             "Exactly one of the following arguments is required: [messages], [num-records]"
+        )
+    options.records = options.num_records if options.num_records is not None else options.messages
+    if options.reporting_interval <= 0:
+        raise UsageError("Reporting interval must be greater than 0.")
+    unknown = re.search("[A-Za-z]", re.sub("yyyy|MM|dd|HH|mm|ss|SSS", "", options.date_format))
+    if unknown:
+        raise UsageError(
+            f"--date-format knows yyyy, MM, dd, HH, mm, ss and SSS, not '{unknown.group()}'"
         )
 
 
