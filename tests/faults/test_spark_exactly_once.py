@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.spark.driver import Driver
-from tests.spark.processes import executors, words
+from tests.spark.processes import executors, pythons
 from tests.spark.table_kinds import KINDS, UPSERT
 from tests.spark.traffic import Traffic
 
@@ -90,9 +90,8 @@ class Strikes:
         self.done[what] += 1
 
     def _kill_one(self, what: str) -> bool:
-        found = [each for worker in self._cluster.workers for each in executors(worker.pid)]
-        if what == "python":
-            found = [each for executor in found for each in offspring(executor)]
+        of_worker = pythons if what == "python" else executors
+        found = [each for worker in self._cluster.workers for each in of_worker(worker.pid)]
         try:
             self._chance.choice(found).kill()
         except (IndexError, psutil.NoSuchProcess):
@@ -109,14 +108,6 @@ class Strikes:
         self._kill_driver()
         self.driver = self._start(EVERYTHING, until_caught_up=True)
         self.driver.wait_until_done()
-
-
-def offspring(process: psutil.Process) -> list[psutil.Process]:
-    """The Python that works for an executor."""
-    try:
-        return [each for each in process.children(recursive=True) if words(each)]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def run(folder: Path, kinds: Sequence[str], plan: Sequence[str], seed: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import psutil
 
 
@@ -33,3 +35,23 @@ def executors(worker_pid: int) -> list[psutil.Process]:
     except psutil.NoSuchProcess:
         return []
     return [each for each in children if "CoarseGrainedExecutorBackend" in words(each)]
+
+
+def pythons(worker_pid: int) -> list[psutil.Process]:
+    """The Python that works for the executors of a worker.
+
+    Found by the session that a worker and all below it are in: the process that has forked the
+    others may be dead, and those are still at work then, and nobody's children.
+    """
+    return [
+        each
+        for each in psutil.process_iter()
+        if _session(each) == worker_pid and "pyspark" in words(each)
+    ]
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except OSError:
+        return None
