@@ -11,6 +11,10 @@ from the wheel's position. Three facts follow, and everything here leans on them
 * at one level the slots in use lie ahead of the position, so none ever wraps round;
 * timers with the same deadline always share a slot, so they fire in the order of insertion.
 
+A timer that is put off stays in its slot until that is due, and only then moves on: a session's end
+is put off with every heartbeat, and mostly so long before it comes that moving it each time would
+cost more than all else that the heartbeat does.
+
 When the position enters a slot of a higher level, that slot's timers move to lower levels
 ("cascade"); a timer cascades at most six times in its life. One integer per level says which slots
 are in use, so a long idle stretch costs nothing to skip.
@@ -72,19 +76,34 @@ class TimerHandle(_Link):
         """When the callback is due, on the wheel's monotonic clock."""
         return self._wheel._origin_ms + self._tick
 
+    def put_off(self, delay_ms: int) -> bool:
+        """Run the callback only once `delay_ms` have passed from now.
+
+        False, and nothing is changed, if it already ran or was cancelled, or would run earlier than
+        before. Among timers of the same moment it counts as inserted when its old one has come.
+        """
+        tick = self._wheel._tick_after(delay_ms)
+        if self._callback is None or tick < self._tick:
+            return False
+        self._tick = tick
+        return True
+
     def cancel(self) -> bool:
         """Make sure that the callback does not run; False if it already ran or was cancelled."""
         if self._callback is None:
             return False
         self._callback = None
-        previous = self._previous
-        following = self._next
-        previous._next = following
-        following._previous = previous
+        self._unlink()
         # Links to itself would be a cycle that only the garbage collector could free.
         del self._next, self._previous
         self._wheel._count -= 1
         return True
+
+    def _unlink(self) -> None:
+        previous = self._previous
+        following = self._next
+        previous._next = following
+        following._previous = previous
 
 
 class TimingWheel:
@@ -109,16 +128,18 @@ class TimingWheel:
 
     def schedule(self, delay_ms: int, callback: Callable[[], object]) -> TimerHandle:
         """Call `callback` once `delay_ms` have passed, never earlier and never from in here."""
-        if delay_ms > DELAY_MS_MAX:
-            delay_ms = DELAY_MS_MAX
-        tick = self._clock.monotonic_ms() - self._origin_ms + delay_ms
-        if tick <= self._position:
-            # The position's own slot has run; the next tick is the first that still will.
-            tick = self._position + 1
+        tick = self._tick_after(delay_ms)
         handle = TimerHandle(self, tick, callback)
         self._insert(handle, tick)
         self._count += 1
         return handle
+
+    def _tick_after(self, delay_ms: int) -> int:
+        if delay_ms > DELAY_MS_MAX:
+            delay_ms = DELAY_MS_MAX
+        tick = self._clock.monotonic_ms() - self._origin_ms + delay_ms
+        # The position's own slot has run; the next tick is the first that still will.
+        return tick if tick > self._position else self._position + 1
 
     def _insert(self, handle: TimerHandle, tick: int) -> None:
         # The lowest bit is set so that a timer due right now counts as level 0.
@@ -136,7 +157,8 @@ class TimingWheel:
         """A time before which no timer is due, or None without timers.
 
         Exact within the current 64 ms; further away it is the moment of the next cascade, which is
-        never late and at most six times early per timer. Sleep until then and call `advance`.
+        never late and at most six times early per timer, or of one that was put off meanwhile.
+        Sleep until then and call `advance`.
         """
         found = self._next_slot()
         return None if found is None else self._origin_ms + found[2]
@@ -196,6 +218,10 @@ class TimingWheel:
         # A callback may cancel timers of this very slot: take them one at a time from the front.
         while (handle := slot._next) is not slot and (limit is None or ran < limit):
             assert isinstance(handle, TimerHandle)
+            if handle._tick > self._position:
+                handle._unlink()
+                self._insert(handle, handle._tick)
+                continue
             callback = handle._callback
             assert callback is not None
             handle.cancel()

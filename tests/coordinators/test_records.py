@@ -13,7 +13,7 @@ from tests.reference.kafka import kafka_jars, run_kafka_tool, unavailable_reason
 from tests.wire.message_strategies import messages
 
 from tidemill.coordinators import records as r
-from tidemill.coordinators.group_hash import java_string_hash, partition_of
+from tidemill.coordinators.group_hash import _remembered_hash, java_string_hash, partition_of
 from tidemill.coordinators.records import KINDS, decode_record, encode_record
 from tidemill.coordinators.result import CoordinatorRecord
 from tidemill.errors import WireError
@@ -114,6 +114,16 @@ def test_java_hashes() -> None:
 def test_the_one_hash_without_an_absolute_value() -> None:
     assert java_string_hash("polygenelubricants") == -(2**31)
     assert partition_of("polygenelubricants", 50) == 0
+
+
+def test_the_partition_of_a_name_is_worked_out_once_unless_the_name_is_long() -> None:
+    """What is remembered takes a bounded amount of memory, whatever clients call their groups."""
+    for name in ("a-short-name", "n" * 30_000):
+        expected = abs(java_string_hash(name)) % 50
+        before = _remembered_hash.cache_info().currsize
+        assert [partition_of(name, 50), partition_of(name, 50)] == [expected, expected]
+        is_remembered = len(name) < 1_000
+        assert _remembered_hash.cache_info().currsize == before + is_remembered
 
 
 @pytest.mark.reference

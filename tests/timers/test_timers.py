@@ -84,6 +84,36 @@ def test_cancel_is_final_and_says_whether_it_was_in_time() -> None:
     assert not done.cancel()
 
 
+@pytest.mark.parametrize("delay_ms", [1, 64, 5_000, 300_000])
+def test_a_timer_that_is_put_off_fires_when_it_is_due_then(delay_ms: int) -> None:
+    clock, wheel = make_wheel()
+    fired: list[int] = []
+    handle = wheel.schedule(delay_ms, lambda: fired.append(clock.at_ms))
+    for _ in range(3):
+        advance(clock, wheel, delay_ms - 1)
+        assert handle.put_off(delay_ms)
+        assert handle.deadline_ms == clock.at_ms + delay_ms
+    advance(clock, wheel, delay_ms - 1)
+    assert fired == []
+    assert len(wheel) == 1
+    assert advance(clock, wheel, 1) == 1
+    assert fired == [clock.at_ms]
+    assert not handle.put_off(delay_ms)
+    assert len(wheel) == 0
+
+
+def test_a_timer_is_put_off_but_never_brought_forward() -> None:
+    clock, wheel = make_wheel()
+    handle = wheel.schedule(100, lambda: None)
+    assert not handle.put_off(99)
+    assert handle.deadline_ms == clock.at_ms + 100
+    assert handle.put_off(200)
+    assert not handle.put_off(150)
+    assert handle.deadline_ms == clock.at_ms + 200
+    assert handle.cancel()
+    assert not handle.put_off(300)
+
+
 def test_a_callback_may_cancel_a_timer_of_the_same_moment() -> None:
     clock, wheel = make_wheel()
     fired: list[str] = []
@@ -185,6 +215,7 @@ class WheelAgainstHeap(RuleBasedStateMachine):
         self.fired: list[int] = []
         self.heap: list[tuple[int, int]] = []
         self.handles: dict[int, TimerHandle] = {}
+        self.put_off_once: set[int] = set()
         self.advanced_to_ms = self.clock.at_ms
 
     def _callback(self, number: int) -> Callable[[], None]:
@@ -212,18 +243,37 @@ class WheelAgainstHeap(RuleBasedStateMachine):
             self.heap = [entry for entry in self.heap if entry[1] != number]
             heapq.heapify(self.heap)
 
+    @rule(
+        choice=st.integers(0, 1_000), delay_ms=st.one_of(st.integers(-1, 70), st.integers(0, 5_000))
+    )
+    def put_off(self, choice: int, delay_ms: int) -> None:
+        if self.handles:
+            number = choice % len(self.handles)
+            due_ms = max(self.clock.at_ms + delay_ms, self.advanced_to_ms + 1)
+            present = [entry for entry in self.heap if entry[1] == number and entry[0] <= due_ms]
+            assert self.handles[number].put_off(delay_ms) == bool(present)
+            if present:
+                self.put_off_once.add(number)
+                self.heap[self.heap.index(present[0])] = (due_ms, number)
+                heapq.heapify(self.heap)
+
     @rule(by_ms=st.one_of(st.integers(0, 100), st.integers(0, 1 << 27)))
     def move_clock(self, by_ms: int) -> None:
         self.clock.at_ms += by_ms
 
     @rule()
     def advance(self) -> None:
-        expected = []
+        due_ms: dict[int, int] = {}
         while self.heap and self.heap[0][0] <= self.clock.at_ms:
-            expected.append(heapq.heappop(self.heap)[1])
+            at_ms, number = heapq.heappop(self.heap)
+            due_ms[number] = at_ms
         self.fired.clear()
-        assert self.wheel.advance(self.clock.at_ms) == len(expected)
-        assert self.fired == expected
+        assert self.wheel.advance(self.clock.at_ms) == len(due_ms)
+        assert [due_ms[number] for number in self.fired] == list(due_ms.values())
+        # Those of one moment fire in the order of insertion, but for those that were put off.
+        assert [n for n in self.fired if n not in self.put_off_once] == [
+            n for n in due_ms if n not in self.put_off_once
+        ]
         self.advanced_to_ms = self.clock.at_ms
 
     @invariant()

@@ -5,6 +5,12 @@ Every client and every broker must agree on it, and so must a log that was writt
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+_REMEMBERED_MAX = 16_384
+_REMEMBERED_LENGTH_MAX = 256
+"""Names are asked for all the time: 16 MiB of them at most, and no long ones, are remembered."""
+
 _MASK = 0xFFFFFFFF
 
 
@@ -20,5 +26,11 @@ def java_string_hash(text: str) -> int:
 
 def partition_of(group_id: str, partition_count: int) -> int:
     """The group's partition; the one number without an absolute value counts as zero."""
-    value = java_string_hash(group_id)
+    is_short = len(group_id) <= _REMEMBERED_LENGTH_MAX
+    value = _remembered_hash(group_id) if is_short else java_string_hash(group_id)
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _remembered_hash(text: str) -> int:
+    return java_string_hash(text)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar, cast
 
 from tidemill.coordinators.result import Result, TimerKey
 from tidemill.executor import Executor
-from tidemill.timers import TimingWheel
+from tidemill.timers import TimerHandle, TimingWheel
 
 T = TypeVar("T")
 
@@ -24,6 +24,20 @@ class _Work:
     """Work under way: it cannot be stopped, only what comes of it be left alone."""
 
     def cancel(self) -> None: ...
+
+
+class _Timer:
+    """What is to be done, and when."""
+
+    __slots__ = ("callback", "handle")
+
+    handle: TimerHandle
+
+    def __init__(self, callback: Callable[[], Result[None]]) -> None:
+        self.callback = callback
+
+    def cancel(self) -> None:
+        self.handle.cancel()
 
 
 class ShardTimers:
@@ -42,6 +56,10 @@ class ShardTimers:
         self._closed = False
 
     def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], Result[None]]) -> None:
+        known = self._handles.get(key)
+        if isinstance(known, _Timer) and known.handle.put_off(max(delay_ms, 0)):
+            known.callback = callback
+            return
         self.cancel(key)
         if self._closed:
             return
@@ -50,12 +68,13 @@ class ShardTimers:
             self._fired(in_turn)
 
         def in_turn() -> Result[None]:
-            if self._handles.get(key) is not handle:
+            if self._handles.get(key) is not timer:
                 return Result()
             del self._handles[key]
-            return callback()
+            return timer.callback()
 
-        handle = self._handles[key] = self._wheel.schedule(max(delay_ms, 0), due)
+        timer = self._handles[key] = _Timer(callback)
+        timer.handle = self._wheel.schedule(max(delay_ms, 0), due)
 
     def compute(
         self, key: TimerKey, work: Callable[[], T], then: Callable[[T], Result[None]]
