@@ -32,3 +32,8 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+
+def monotonic_us() -> int:
+    """Microseconds since some fixed moment, for the few who wait for less than a millisecond."""
+    return time.monotonic_ns() // 1_000

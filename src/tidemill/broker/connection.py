@@ -22,6 +22,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemill.broker import errors as error_answers
+from tidemill.broker.busy_poll import BusyPoll
 from tidemill.broker.deferred import Deferred
 from tidemill.broker.dispatch import REGISTRY, Registration, RequestContext
 from tidemill.broker.outbox import OWED_BYTES_MAX, Outbox, Slot
@@ -76,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         memory: RequestMemory,
         scratch: Scratch,
         limits: Limits,
+        busy_poll: BusyPoll,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.broker = broker
@@ -88,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._memory = memory
         self._limits = limits
+        self._busy_poll = busy_poll
         self._loop = loop
         self._clock = broker.clock
         self._buffer = ReceiveBuffer(scratch)
@@ -139,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         patience.active_at_ms = self._clock.monotonic_ms()
         self._buffer.end += nbytes
         self._handle_frames()
+        if not self._outbox:
+            self._busy_poll.served()
 
     def eof_received(self) -> bool:
         return False

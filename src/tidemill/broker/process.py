@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -49,6 +50,14 @@ def calm_garbage_collector() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD, 20, 100)
+
+
+def cores() -> int:
+    """How many processors this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # Not every system can say.
+        return os.cpu_count() or 1
 
 
 def half_of_file_limit() -> int:

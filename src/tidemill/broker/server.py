@@ -23,6 +23,7 @@ from random import Random, SystemRandom
 
 from tidemill import __version__
 from tidemill.broker import handlers, status
+from tidemill.broker.busy_poll import BusyPoll
 from tidemill.broker.compaction import make_cleaner
 from tidemill.broker.connection import Connection
 from tidemill.broker.context import Broker
@@ -47,6 +48,7 @@ from tidemill.broker.offsets_topic import OffsetsTopic
 from tidemill.broker.peers import Identity, LeaderLinks, Peers
 from tidemill.broker.process import (
     calm_garbage_collector,
+    cores,
     loop_factory,
     machine_name,
     raise_file_limit,
@@ -62,7 +64,7 @@ from tidemill.broker.ticker import Ticker
 from tidemill.broker.topic_settings import TopicSettings
 from tidemill.broker.upkeep import Upkeep
 from tidemill.client.connection import Connector, connect_tcp
-from tidemill.clock import Clock, SystemClock
+from tidemill.clock import Clock, SystemClock, monotonic_us
 from tidemill.config import BrokerConfig
 from tidemill.controller import Controller
 from tidemill.coordinators.coordinator import GroupCoordinator, runtime_settings
@@ -106,9 +108,14 @@ class BrokerServer:
         connector: Connector = connect_tcp,
         binder: Binder = TcpAddress,
         executors: ExecutorFactory = thread_executor,
+        is_own_process: bool = False,
     ) -> None:
-        """A simulation brings all of these; `store` is otherwise where the configuration says."""
+        """A simulation brings all of these; `store` is otherwise where the configuration says.
+
+        Whoever has more to do in its process than this broker leaves `is_own_process` alone.
+        """
         self.config = config
+        self._is_own_process = is_own_process
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
         self._undo = AsyncExitStack()
@@ -410,15 +417,30 @@ class BrokerServer:
             pool_bytes if pool_bytes > 0 else 2**62, self._clock, self.timers.schedule
         )
         scratch = Scratch()
+        busy_poll = self._make_busy_poll(loop)
 
         def make_connection(listener: Listener) -> Connection:
-            return Connection(self.broker, listener, memory, scratch, self._limits.connection, loop)
+            limits = self._limits.connection
+            return Connection(self.broker, listener, memory, scratch, limits, busy_poll, loop)
 
         for listener in self.listeners:
             await listener.start(make_connection)
             self._undo.push_async_callback(listener.drain)
         # Whoever waits in a rebalance is sent off before the connections are drained.
         self._undo.callback(self.groups.close)
+
+    def _make_busy_poll(self, loop: asyncio.AbstractEventLoop) -> BusyPoll:
+        """One that polls if the process is all ours, and has a core to spare for clients."""
+        key = "socket.busy.poll.us"
+        busy_poll = BusyPoll(loop.call_soon, monotonic_us)
+
+        def read() -> None:
+            busy_poll.limit_us = self.config.int(key)
+
+        if self._is_own_process and cores() > 1:
+            read()
+            self.config.subscribe((key,), lambda changed: read())
+        return busy_poll
 
     def _start_upkeep(self) -> None:
         self.upkeep = Upkeep(self.broker, self._files, self.cleaner)
@@ -514,7 +536,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = BrokerServer(config)
+    server = BrokerServer(config, is_own_process=True)
     try:
         await server.start()
         calm_garbage_collector()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.config.constraints import at_least, one_of
+from tidemill.config.constraints import at_least, between, one_of
 from tidemill.config.keys import LONG_MAX, ConfigType, Section, Status, Update
 
 _own = Section("Tidemill's own")
@@ -139,6 +139,21 @@ OWN = (
             "CPU per record. Compacted and internal topics are always checked in full."
         ),
         constraint=one_of("batch", "full"),
+        update=Update.CLUSTER_WIDE,
+        own=True,
+    ),
+    _own(
+        "socket.busy.poll.us",
+        ConfigType.INT,
+        "100",
+        (
+            "How long the broker looks for the next request before it sleeps, while requests come "
+            "in quick succession: waking up takes as long as a small request. It sleeps at once "
+            "where requests come slowly, where somebody else wants the core, and on a machine "
+            "with one core. 0 always sleeps."
+        ),
+        unit="µs",
+        constraint=between(0, 1000),
         update=Update.CLUSTER_WIDE,
         own=True,
     ),
