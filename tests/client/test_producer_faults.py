@@ -64,13 +64,15 @@ def fill(producer: Producer) -> None:
         producer.send_soon("t", b"x" * 100)
 
 
-def let_time_run_out(producer: Producer) -> None:
-    """Every batch under way has had its time, here and now: nothing else is late for it."""
+def let_time_run_out(producer: Producer, *, spare: int = 0) -> None:
+    """Every batch but the youngest has had its time, here and now: nothing else is late for it."""
     assert producer._sender is not None
     deadlines = producer._sender.outcomes._deadlines
+    spared = [deadlines._by_age.pop() for _ in range(spare)]
     limit_ms, deadlines._limit_ms = deadlines._limit_ms, 0
     deadlines._look()
     deadlines._limit_ms = limit_ms
+    deadlines._by_age.extend(reversed(spared))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -228,6 +230,43 @@ async def test_the_number_of_a_batch_that_was_written_is_not_given_to_another(
         broker.fault = faults()
         await producer.send("t", b"2")
     assert numbers(broker) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("break_first", [True, False])
+async def test_what_arrives_late_behind_a_batch_given_up_is_not_written_twice(
+    broker: ScriptedBroker, *, break_first: bool
+) -> None:
+    """Rule G2: a connection breaks, and what was sent over it comes to the leader all the same.
+
+    The first of it has run out of time, before the break or after it; the second is sent again
+    meanwhile, and refused because the leader misses the first. Then both arrive, the old way.
+    """
+
+    def under_way() -> list[Any]:
+        return broker.seen(ApiKey.PRODUCE)[1:]
+
+    async with producing(broker, linger_ms=0, batch_size=1) as producer:
+        await producer.send("t", b"0")
+        broker.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
+        first, second = (producer.send_soon("t", b"%d" % number) for number in (1, 2))
+        await until(lambda: len(under_way()) == 2)
+        late = under_way()
+        if break_first:
+            broker.drop_connections()
+            await until(lambda: len(under_way()) > 2)  # The first is on its way again.
+        let_time_run_out(producer, spare=1)
+        with pytest.raises(RequestTimeoutError, match=r"delivery\.timeout"):
+            await first
+        broker.fault = faults()
+        broker.drop_connections()
+        with pytest.raises(RequestTimeoutError, match="may be written or not"):
+            await second
+        for request in late:
+            broker._produce(request, None)
+        await producer.send("t", b"3")
+        for request in late:
+            broker._produce(request, None)
+    assert numbers(broker) == [0, 1, 2, 3]
 
 
 async def test_silence_ends_the_connection_and_the_batch_is_sent_again(

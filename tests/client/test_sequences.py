@@ -219,6 +219,56 @@ def test_a_batch_that_the_gap_proves_unwritten_is_numbered_anew() -> None:
     assert (sequences.epoch, second.base_sequence) == (1, 0)
 
 
+def test_batches_at_large_behind_a_gap_that_may_close_are_given_up() -> None:
+    """Rule G2: "out of order" is no proof for long if the one given up may arrive after all.
+
+    The leader misses it now; a moment later it takes it from the connection that broke, and all
+    that was sent behind it there. Under other numbers those would be written twice.
+    """
+    second, third, unsent = batch(2), batch(3), batch(4)
+    sequences, known = started()
+    lost = batch(1)
+    for sent in (lost, second, third):
+        sequences.sent(sent)
+    for returned in (lost, second, third):
+        returned.at_large = returned.maybe_written = True
+        sequences.returned(returned)
+    sequences.gave_up(lost)
+    assert sequences.prepare(known, [second, third, unsent])
+    sequences.sent(second)
+    sequences.returned(second)
+    assert sequences.adrift([second, third, unsent]) == []
+    sequences.out_of_order(second, [third, unsent])
+    assert sequences.adrift([second, third, unsent]) == [second, third]
+    for adrift in (second, third):
+        sequences.gave_up(adrift)
+    assert sequences.prepare(known, [unsent])
+    sequences.sent(unsent)
+    assert (sequences.epoch, unsent.base_sequence) == (1, 0)
+    sequences.returned(unsent)
+    sequences.out_of_order(unsent, [])
+    assert sequences.adrift([unsent]) == []
+
+
+def test_a_batch_that_was_given_up_under_way_may_be_at_large_later() -> None:
+    """Rule G2: it ran out of time first, and then its connection broke."""
+    lost, second = batch(1), batch(2)
+    sequences, known = started()
+    sequences.sent(lost)
+    sequences.sent(second)
+    lost.maybe_written = True
+    sequences.gave_up(lost)
+    for broken in (lost, second):
+        broken.at_large = broken.maybe_written = True
+        sequences.returned(broken)
+    sequences.gave_up(lost)
+    assert sequences.prepare(known, [second])
+    sequences.sent(second)
+    sequences.returned(second)
+    sequences.out_of_order(second, [])
+    assert sequences.adrift([second]) == [second]
+
+
 def test_batches_return_to_their_places() -> None:
     queue = PartitionQueue(TP)
     first, second, third, fourth = (batch(order) for order in range(4))

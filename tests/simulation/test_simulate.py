@@ -65,6 +65,12 @@ def test_a_seed_replays_exactly() -> None:
     assert re.findall(r"^seed 5 .*digest (\w+)$", again, re.MULTILINE) == [digest]
 
 
+@pytest.mark.timeout(300)
+def test_a_seed_that_failed_once_passes() -> None:
+    """Rule G2: requests of a broken connection came behind one that had been given up."""
+    assert " 0 failed" in simulate("--first", "108751", "--seeds", "1", hash_seed="0")
+
+
 def truncate_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """A follower cuts its log to what it knows to be committed, as Kafka once did (rule D3)."""
     follow = LeaderDriver.follow

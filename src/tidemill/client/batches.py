@@ -26,6 +26,7 @@ class Batch:
     """
 
     __slots__ = (
+        "at_large",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -70,6 +71,7 @@ class Batch:
         self.base_sequence = NO_SEQUENCE
         self.turn = NO_SEQUENCE  # which of the partition's batches it was when first sent
         self.maybe_written = False
+        self.at_large = False  # sent where no answer will come from: it may arrive at any time
         self.finished = False
         self.error: ClientError | None = None
         self.refusal: ClientError | None = None  # why the last attempt was not the last

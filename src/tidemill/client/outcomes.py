@@ -107,8 +107,9 @@ class Outcomes:
         self._ready(queue)
 
     def settle_all(self, sent: Sent, error: ClientError, *, maybe_written: bool) -> None:
-        """One failure for a whole request."""
+        """One failure for a whole request: nobody answers it."""
         for queue, batch in sent:
+            batch.at_large |= maybe_written
             self._settle(queue, batch, error, maybe_written)
             self._ready(queue)
 
@@ -128,8 +129,9 @@ class Outcomes:
         batch.maybe_written |= maybe_written
         if error.code in _STALE_METADATA:
             self._cluster.refresh_soon()
-        if batch.finished:
-            return  # It ran out of time while it was on its way.
+        if batch.finished:  # It ran out of time while it was on its way.
+            sequences.gave_up(batch)
+            return
         if self._idempotent and error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             sequences.out_of_order(batch, queue.batches)
             self._send_again(queue, batch, error)
@@ -149,6 +151,9 @@ class Outcomes:
             return
         self.trouble = batch.refusal = error
         queue.put_back(batch)
+        for adrift in queue.sequences.adrift(queue.batches):
+            queue.batches.remove(adrift)
+            self.give_up(queue, adrift, _adrift_error(adrift))
         if not queue.backing_off:
             queue.backing_off = True
             delay_ms = self._cluster.retry_backoff.delay_ms(batch.attempts)
@@ -195,3 +200,12 @@ class Outcomes:
         error.__cause__ = refusal
         self.give_up(queue, batch, error)
         self._ready(queue)
+
+
+def _adrift_error(batch: Batch) -> ClientError:
+    return RequestTimeoutError(
+        f"the connection broke before {batch.record_count} records for {batch.partition} were"
+        " acknowledged, and records before them ran out of time: they may be written or not",
+        hint="look for them in the topic before you send them again; a larger"
+        " `delivery.timeout.ms` outlasts longer failures",
+    )

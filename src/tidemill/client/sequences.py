@@ -12,6 +12,11 @@ its own until it is known to be lost: when a batch before it was given up, it is
 was, and either it is acknowledged or the leader misses what came before, which proves that nothing
 of the rest was written. Only then is the rest numbered anew.
 
+The proof fails where the batch that was given up is at large: sent over a connection that broke,
+it may still be on its way, and then closes the gap for what was sent behind it. Of those the ones
+that are at large too may be written at any time, until the leader has seen the next epoch: no
+number is right for them, so they are given up as well, their fate unknown (`adrift`).
+
 `Identity` is the producer's id and epoch, `Sequences` the numbering of one partition.
 """
 
@@ -74,6 +79,7 @@ class Sequences:
     """The numbering of one partition."""
 
     __slots__ = (
+        "_gap_may_close",
         "_has_gap",
         "_last_acked",
         "_next",
@@ -96,6 +102,8 @@ class Sequences:
         """Nothing of what waits was written: number it anew."""
         self._has_gap = False
         """A number was given up: no more are given in this epoch, but those given count."""
+        self._gap_may_close = False
+        """What was given up is at large."""
 
     def _needs_identity(self, waiting: Iterable[Batch]) -> bool:
         """Whether what waits can be numbered only after the identity is settled."""
@@ -132,7 +140,7 @@ class Sequences:
             return False
         self.producer_id, self.epoch = identity.producer_id, identity.epoch
         self._next, self._last_acked = 0, NO_SEQUENCE
-        self._restart = self._has_gap = False
+        self._restart = self._has_gap = self._gap_may_close = False
         for batch in waiting:
             batch.base_sequence = batch.turn = NO_SEQUENCE
         return True
@@ -170,10 +178,20 @@ class Sequences:
         """The leader does not know us, or knows a newer epoch: number everything anew."""
         self._restart = True
 
+    def adrift(self, waiting: Iterable[Batch]) -> list[Batch]:
+        """Those that can neither keep their number nor be given another."""
+        if not (self._restart and self._gap_may_close):
+            return []
+        return [batch for batch in waiting if batch.at_large]
+
     def gave_up(self, batch: Batch) -> None:
-        """`batch` failed for good; what is numbered after it must not be."""
+        """`batch` failed for good; what is numbered after it must not be.
+
+        Call it again if the batch was on its way then, and is at large since.
+        """
         if batch.base_sequence == NO_SEQUENCE:
             return
+        self._gap_may_close |= batch.at_large
         last = after(batch.base_sequence, batch.record_count) == self._next
         is_clean = not (batch.maybe_written or self._restart or self._has_gap)
         if last and is_clean and not self.in_flight:

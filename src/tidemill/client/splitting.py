@@ -12,7 +12,7 @@ def split(batch: Batch) -> list[tuple[int, Batch]]:
     """Two halves with the index of their first record.
 
     They keep the batch's age, so that a record's time to be delivered does not start again, and
-    its sequence numbers, which the leader has not seen yet.
+    its sequence numbers, which the leader has not seen yet, unless in the whole.
     """
     assert batch.builder is not None
     encoded = batch.builder.build()
@@ -29,6 +29,7 @@ def split(batch: Batch) -> list[tuple[int, Batch]]:
             )
         part.record_count = stop - start
         part.closed = True
+        part.maybe_written, part.at_large = batch.maybe_written, batch.at_large
         if batch.base_sequence != NO_SEQUENCE:
             part.base_sequence = after(batch.base_sequence, start)
         parts.append((start, part))
