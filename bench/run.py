@@ -28,13 +28,14 @@ Figures = dict[str, dict[str, list[float]]]
 
 def one_round(system: System, *, scale: float) -> Iterator[measure.Figure]:
     """All loads on one system that is started for it and stopped afterwards."""
-    total_bytes = int(1e9 * scale)
+    # The kernel counts CPU time in hundredths of a second: shorter loads would round it away.
+    total_bytes = int(1.5e9 * scale)
     try:
         yield from measure.start_up(system)
-        measure.warm_up(system, total_bytes=total_bytes // 5)
+        measure.warm_up(system, total_bytes=total_bytes // 8)
         yield from measure.round_trips(system, count=int(20_000 * scale))
         for size in (100, 1000):
-            share = total_bytes // 4 if size == 100 else total_bytes
+            share = total_bytes // 2 if size == 100 else total_bytes
             yield from measure.produce_and_fetch(system, size=size, total_bytes=share)
     finally:
         system.stop()
