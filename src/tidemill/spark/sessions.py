@@ -57,6 +57,11 @@ def recommended_conf(master: str = DEFAULT_MASTER) -> dict[str, str]:
     if is_here(master):
         # Nobody outside has to reach the driver, and nobody should.
         conf |= {"spark.driver.host": HERE, "spark.driver.bindAddress": HERE}
+        # On a port each task of a Python worker waits for the network's timers; see `daemon`.
+        conf |= {
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.daemon.module": "tidemill.spark.daemon",
+        }
     if _LOCAL.fullmatch(master):
         # Everything is in this process: 200 tiny shuffle partitions only cost.
         conf["spark.sql.shuffle.partitions"] = str(_cores(master))

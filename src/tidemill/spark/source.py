@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidemill.spark.columns import check_schema, spark_schema
+from tidemill.spark.daemon import end_quietly
 from tidemill.spark.decoding import settled
 from tidemill.spark.lookup import BrokerLookup
 from tidemill.spark.offsets import OffsetRange, Position
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME = "tidemill"
+
+end_quietly()  # Spark imports this module in each Python process that plans a query.
 
 
 class TidemillDataSource(DataSource):  # type: ignore[misc]
