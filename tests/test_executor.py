@@ -72,14 +72,35 @@ async def test_as_many_at_once_as_there_may_be_threads(executor: ThreadExecutor)
     assert threads_of("pool") == 3
 
 
+@pytest.mark.parametrize("count", [2, 3])
+async def test_those_handed_in_first_run_at_once(executor: ThreadExecutor, count: int) -> None:
+    """However few: a thread that is about to have work is not an idle one."""
+    reports = Reports()
+    meeting = threading.Barrier(count)
+    for _ in range(count):
+        executor.submit(lambda: meeting.wait(LONG_S), reports.then)
+    await reports.wait_for(count)
+    assert {error for _, error in reports.seen} == {None}
+
+
+async def test_what_is_short_does_not_wait_behind_what_is_long(executor: ThreadExecutor) -> None:
+    reports = Reports()
+    gate = threading.Event()
+    executor.submit(lambda: "first", reports.then)
+    await reports.wait_for(1)
+    executor.submit(lambda: gate.wait(LONG_S), reports.then)
+    executor.submit(lambda: "short", reports.then)
+    await reports.wait_for(2)
+    gate.set()
+    await reports.wait_for(3)
+    assert [result for result, _ in reports.seen] == ["first", "short", True]
+
+
 async def test_an_idle_thread_is_used_again(executor: ThreadExecutor) -> None:
     reports = Reports()
     for number in range(50):
         executor.submit(lambda number=number: number, reports.then)  # type: ignore[misc]
         await reports.wait_for(number + 1)
-        async with asyncio.timeout(LONG_S):
-            while not executor._idle:  # noqa: ASYNC110 - the thread tells nobody
-                await asyncio.sleep(0.001)
     assert [result for result, _ in reports.seen] == list(range(50))
     assert threads_of("pool") == 1
 
@@ -149,6 +170,19 @@ async def test_nothing_of_the_work_is_held(executor: ThreadExecutor) -> None:
     del load
     async with asyncio.timeout(LONG_S):
         while gone() is not None:  # noqa: ASYNC110 - the thread tells nobody
+            await asyncio.sleep(0.001)
+
+
+async def test_threads_end_with_a_pool_that_nobody_closed() -> None:
+    call_soon = asyncio.get_running_loop().call_soon_threadsafe
+    reports = Reports()
+    forgotten = ThreadExecutor(call_soon, threads=3, name="forgotten")
+    forgotten.submit(lambda: 1, reports.then)
+    await reports.wait_for(1)
+    assert threads_of("forgotten") == 1
+    del forgotten
+    async with asyncio.timeout(LONG_S):
+        while threads_of("forgotten"):  # noqa: ASYNC110 - the thread tells nobody
             await asyncio.sleep(0.001)
 
 

@@ -7,10 +7,10 @@ run the same work inline, in an order that its seed decides.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import weakref
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from threading import Thread
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -53,62 +53,28 @@ class InlineExecutor:
             then(result, None)
 
 
-class ThreadExecutor:
-    """A bounded pool of threads whose results come back through `call_soon` on the loop.
+class _Shared:
+    """What the threads of a pool and its owner both know; `ended` by a None for each thread."""
 
-    `call_soon` must be safe to call from any thread (`loop.call_soon_threadsafe`); work is handed
-    in by one thread. A flush is handed over for every few batches, and the standard library's pool
-    spends three times as long on that as is needed, on futures that nobody would look at.
+    __slots__ = ("call_soon", "lock", "tasks", "threads", "unfinished")
 
-    The threads are daemons: a program that forgets to close a client can end all the same.
-    """
+    def __init__(self, call_soon: Callable[..., object]) -> None:
+        self.call_soon = call_soon
+        self.tasks: SimpleQueue[tuple[Callable[[], Any], Then[Any]] | None] = SimpleQueue()
+        self.lock = Lock()
+        self.threads: list[Thread] = []
+        self.unfinished = 0
+        """Tasks that wait or are under way: more than threads, and another one is worth it."""
 
-    def __init__(
-        self, call_soon: Callable[..., object], *, threads: int, name: str = "tidemill-work"
-    ) -> None:
-        self._call_soon = call_soon
-        self._threads_max = threads
-        self._name = name
-        self._threads: list[Thread] = []
-        self._tasks: SimpleQueue[tuple[Callable[[], Any], Then[Any]] | None] = SimpleQueue()
-        self._idle: deque[None] = deque()
-        """One for each thread that has nothing to do, and that no task is meant for yet."""
-        self._is_closed = False
-
-    def submit(self, work: Callable[[], T], then: Then[T]) -> None:
-        """Run `work` in a thread; raises `RuntimeError` if there can be none."""
-        if self._is_closed:
-            raise RuntimeError(f"{self._name} takes no more work: it was closed")
-        try:
-            self._idle.pop()
-        except IndexError:
-            self._start_thread()
-        self._tasks.put((work, then))
-
-    def _start_thread(self) -> None:
-        count = len(self._threads)
-        if count == self._threads_max:
-            return
-        thread = Thread(target=self._serve, name=f"{self._name}_{count}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            if not count:
-                raise
-            return  # Those that there are will come to it.
-        self._threads.append(thread)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                task = self._tasks.get_nowait()
-            except Empty:
-                self._idle.append(None)
-                task = self._tasks.get()
-            if task is None:
-                return
+    def serve(self) -> None:
+        """What each thread does."""
+        while (task := self.tasks.get()) is not None:
             self._run(*task)
             del task
+
+    def end(self) -> None:
+        for _ in self.threads:
+            self.tasks.put(None)
 
     def _run(self, work: Callable[[], T], then: Then[T]) -> None:
         """Work and report, and keep hold of neither the result nor the error.
@@ -123,19 +89,62 @@ class ThreadExecutor:
             self._report(then, None, error)
 
     def _report(self, then: Then[T], result: T | None, error: BaseException | None) -> None:
+        with self.lock:
+            self.unfinished -= 1
         try:
-            self._call_soon(then, result, error)
+            self.call_soon(then, result, error)
         except RuntimeError:
             # The loop is closed: nobody is left to be told.
             return
 
+
+class ThreadExecutor:
+    """A bounded pool of threads whose results come back through `call_soon` on the loop.
+
+    `call_soon` must be safe to call from any thread (`loop.call_soon_threadsafe`). Every few
+    batches a flush is handed over, and the standard library's pool spends three times as long on
+    that as is needed, on futures that nobody would look at.
+
+    The threads are daemons, and end with a pool that is dropped: a program that forgets to close a
+    client can go on, and end, all the same.
+    """
+
+    def __init__(
+        self, call_soon: Callable[..., object], *, threads: int, name: str = "tidemill-work"
+    ) -> None:
+        self._threads_max = threads
+        self._name = name
+        self._shared = _Shared(call_soon)
+        self._end = weakref.finalize(self, self._shared.end)
+
+    def submit(self, work: Callable[[], T], then: Then[T]) -> None:
+        """Run `work` in a thread; raises `RuntimeError` if there can be none."""
+        shared = self._shared
+        with shared.lock:
+            if not self._end.alive:
+                raise RuntimeError(f"{self._name} takes no more work: it was closed")
+            if shared.unfinished >= len(shared.threads) < self._threads_max:
+                self._start_thread()
+            shared.unfinished += 1
+            shared.tasks.put((work, then))
+
+    def _start_thread(self) -> None:
+        threads = self._shared.threads
+        name = f"{self._name}_{len(threads)}"
+        thread = Thread(target=self._shared.serve, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not threads:
+                raise
+            return  # Those that there are will come to it.
+        threads.append(thread)
+
     def close(self) -> None:
         """Wait for all that was handed in, and stop the threads."""
-        if not self._is_closed:
-            self._is_closed = True
-            for _ in self._threads:
-                self._tasks.put(None)
-        for thread in self._threads:
+        with self._shared.lock:
+            self._end()
+        for thread in self._shared.threads:
             thread.join()
 
 

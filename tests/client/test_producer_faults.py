@@ -269,6 +269,90 @@ async def test_what_arrives_late_behind_a_batch_given_up_is_not_written_twice(
     assert numbers(broker) == [0, 1, 2, 3]
 
 
+async def test_what_is_at_large_is_not_written_twice_where_retries_run_out(
+    broker: ScriptedBroker,
+) -> None:
+    """Rule G2: also if the batch that is refused has no attempt left, the next must not go on.
+
+    The first has two connections break under it, and is given up; the second is refused for its
+    sake and given up, too; what was sent on the first connection arrives before the third is sent.
+    """
+
+    def under_way() -> list[Any]:
+        return broker.seen(ApiKey.PRODUCE)[1:]
+
+    async with producing(broker, linger_ms=0, batch_size=1, retries=1) as producer:
+        await producer.send("t", b"0")
+        broker.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
+        deliveries = [producer.send_soon("t", b"%d" % number) for number in (1, 2, 3)]
+        await until(lambda: len(under_way()) == 3)
+        late = under_way()
+        broker.drop_connections()
+        await until(lambda: len(under_way()) == 4)
+        broker.fault = faults()
+        broker.drop_connections()
+        outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+        for request in late:
+            broker._produce(request, None)
+        await producer.send("t", b"4")
+    assert [type(outcome) for outcome in outcomes[1:]] == [RequestTimeoutError] * 2
+    assert all("may be written or not" in str(outcome) for outcome in outcomes[1:])
+    assert numbers(broker) == [0, 1, 2, 3, 4]
+
+
+async def test_the_parts_of_a_batch_that_arrives_whole_are_not_written_again(
+    broker: ScriptedBroker,
+) -> None:
+    """Rule G2: too large when it was sent again, it comes by the old connection after all."""
+    async with producing(broker, linger_ms=20) as producer:
+        await producer.send("t", b"0")
+        broker.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
+        deliveries = [producer.send_soon("t", b"%d" % number) for number in (1, 2)]
+        await until(lambda: len(broker.seen(ApiKey.PRODUCE)) == 2)
+        whole = broker.seen(ApiKey.PRODUCE)[1]
+
+        def too_large_and_then_there(key: ApiKey, _request: Any) -> Fault | None:
+            sent = len(broker.seen(ApiKey.PRODUCE))
+            if key is ApiKey.PRODUCE and sent == 3:
+                return Fault(error=ErrorCode.MESSAGE_TOO_LARGE)
+            if key is ApiKey.PRODUCE and sent == 4:
+                broker._produce(whole, None)
+            return None
+
+        broker.fault = too_large_and_then_there
+        broker.drop_connections()
+        outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [RequestTimeoutError] * 2
+    assert numbers(broker) == [0, 1, 2]
+
+
+async def test_a_callback_that_raises_harms_nobody_else(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the other batches of the same answer, nor those whose time is still to run out."""
+    broker.create("two", 2)
+
+    def raises(_delivery: object) -> None:
+        raise ValueError("a mistake of the user's")
+
+    async with producing(broker, linger_ms=20) as producer:
+        for topic in ("t", "two"):
+            await producer.partitions_for(topic)
+        for _ in range(2):
+            first, second = (producer.send_soon("two", b"1", partition=index) for index in (0, 1))
+            first.add_done_callback(raises)
+            async with asyncio.timeout(LONG_S):
+                await second
+        broker.fault = lambda key, _: Fault(silent=True) if key is ApiKey.PRODUCE else None
+        for _ in range(2):
+            late = producer.send_soon("t", b"2")
+            late.add_done_callback(raises)
+            await asyncio.sleep(0.01)
+            let_time_run_out(producer)
+            assert isinstance(late.exception(), RequestTimeoutError)
+    assert caplog.text.count("a delivery callback for") == 4
+
+
 async def test_silence_ends_the_connection_and_the_batch_is_sent_again(
     broker: ScriptedBroker,
 ) -> None:

@@ -269,6 +269,24 @@ def test_a_batch_that_was_given_up_under_way_may_be_at_large_later() -> None:
     assert sequences.adrift([second]) == [second]
 
 
+def test_what_was_numbered_anew_is_not_at_large_any_longer() -> None:
+    """Its copies have numbers that no leader takes by now: it may fail, and be numbered again."""
+    first, second = batch(1), batch(2)
+    sequences, known = started()
+    for sent in (first, second):
+        sequences.sent(sent)
+    for broken in (first, second):
+        broken.at_large = broken.maybe_written = True
+        sequences.returned(broken)
+    sequences.out_of_order(first, [second])
+    assert sequences.prepare(known, [first, second])
+    sequences.sent(first)
+    sequences.returned(first)
+    sequences.gave_up(first)
+    sequences.out_of_order(second, [])
+    assert sequences.adrift([second]) == []
+
+
 def test_batches_return_to_their_places() -> None:
     queue = PartitionQueue(TP)
     first, second, third, fourth = (batch(order) for order in range(4))

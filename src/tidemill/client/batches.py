@@ -7,6 +7,7 @@ happened to a whole batch is noted once, in the batch.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -16,6 +17,8 @@ from tidemill.types import TopicPartition
 from tidemill.wire.records import BatchBuilder
 
 NO_SEQUENCE = -1
+
+_log = logging.getLogger(__name__)
 
 
 class Batch:
@@ -88,7 +91,10 @@ class Batch:
         self.builder = None
         callbacks, self.callbacks = self.callbacks, None
         for callback in callbacks or ():
-            callback()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 - it is logged, and the others are settled
+                _log.exception("a delivery callback for %s failed", self.partition)
 
     def when_finished(self, callback: Callable[[], None]) -> None:
         if self.finished:

@@ -147,13 +147,11 @@ class Outcomes:
 
     def _send_again(self, queue: PartitionQueue, batch: Batch, error: ClientError) -> None:
         if batch.attempts > self._settings.retries:
-            self.give_up(queue, batch, error)
+            is_adrift = bool(queue.sequences.adrift((batch,)))
+            self.give_up(queue, batch, _fate_unknown(batch) if is_adrift else error)
             return
         self.trouble = batch.refusal = error
         queue.put_back(batch)
-        for adrift in queue.sequences.adrift(queue.batches):
-            queue.batches.remove(adrift)
-            self.give_up(queue, adrift, _adrift_error(adrift))
         if not queue.backing_off:
             queue.backing_off = True
             delay_ms = self._cluster.retry_backoff.delay_ms(batch.attempts)
@@ -165,11 +163,20 @@ class Outcomes:
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
         """The broker takes smaller batches only: send the halves, under the same numbers."""
+        queue.sequences.came_apart(batch)
         parts = split(batch)
         for _, part in parts:
             queue.put_back(part)
             self._deadlines.watch(queue, part)
         self.accumulator.replace(batch, parts)
+
+    def gives_up_adrift(self, queue: PartitionQueue) -> bool:
+        """Whether there was something that must not be numbered anew; it has failed now."""
+        adrift = queue.sequences.adrift(queue.batches)
+        for batch in adrift:
+            queue.batches.remove(batch)
+            self.give_up(queue, batch, _fate_unknown(batch))
+        return bool(adrift)
 
     def give_up(self, queue: PartitionQueue, batch: Batch, error: ClientError) -> None:
         """This batch failed for good."""
@@ -202,10 +209,10 @@ class Outcomes:
         self._ready(queue)
 
 
-def _adrift_error(batch: Batch) -> ClientError:
+def _fate_unknown(batch: Batch) -> ClientError:
     return RequestTimeoutError(
         f"the connection broke before {batch.record_count} records for {batch.partition} were"
-        " acknowledged, and records before them ran out of time: they may be written or not",
-        hint="look for them in the topic before you send them again; a larger"
-        " `delivery.timeout.ms` outlasts longer failures",
+        " acknowledged, and records before them were given up: they may be written or not",
+        hint="look for them in the topic before you send them again; larger `delivery.timeout.ms`"
+        " and `retries` outlast longer failures",
     )

@@ -208,6 +208,8 @@ class Sender:
         else:
             if not sequences.may_send(batch):
                 return None
+            if self.outcomes.gives_up_adrift(queue):
+                return self._sendable(queue)
             if not sequences.prepare(self._naming.identity, queue.batches):
                 self._naming.hold(queue)
                 return None

@@ -143,6 +143,7 @@ class Sequences:
         self._restart = self._has_gap = self._gap_may_close = False
         for batch in waiting:
             batch.base_sequence = batch.turn = NO_SEQUENCE
+            batch.maybe_written = batch.at_large = False  # Not under the number that it gets.
         return True
 
     def sent(self, batch: Batch) -> None:
@@ -183,6 +184,10 @@ class Sequences:
         if not (self._restart and self._gap_may_close):
             return []
         return [batch for batch in waiting if batch.at_large]
+
+    def came_apart(self, batch: Batch) -> None:
+        """`batch` is sent in parts from now on, which are not recognised if it is there whole."""
+        self._gap_may_close |= batch.maybe_written
 
     def gave_up(self, batch: Batch) -> None:
         """`batch` failed for good; what is numbered after it must not be.

@@ -29,7 +29,7 @@ def split(batch: Batch) -> list[tuple[int, Batch]]:
             )
         part.record_count = stop - start
         part.closed = True
-        part.maybe_written, part.at_large = batch.maybe_written, batch.at_large
+        part.maybe_written = part.at_large = batch.maybe_written
         if batch.base_sequence != NO_SEQUENCE:
             part.base_sequence = after(batch.base_sequence, start)
         parts.append((start, part))
