@@ -17,6 +17,7 @@ import pytest
 from tests.waiting import eventually
 
 from tidemill.spark.daemon import SPARKS_OWN, QuietWorker, end_quietly
+from tidemill.spark.sessions import without_ports
 
 OURS = "tidemill.spark.daemon"
 PROBE = "pyspark_probe"  # Spark's daemon imports a worker by a name that begins like this.
@@ -116,4 +117,37 @@ def test_workers_of_a_session_are_started_by_our_daemon(spark: Any) -> None:
     name = udf(lambda _: __import__("sys").modules["__main__"].__spec__.name, "string")
     (row,) = spark.range(1).select(name("id").alias("daemon")).collect()
     assert row.daemon == OURS
-    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir"))
+    assert [each for each in folder.iterdir() if each.is_socket()]
+    assert folder.stat().st_mode & 0o077 == 0, "whoever comes in is asked for no secret"
+
+
+def home(monkeypatch: pytest.MonkeyPatch, parent: Path) -> Path:
+    made = parent / "tidemill-spark-home-12345678"
+    (made / "s").mkdir(parents=True)
+    monkeypatch.setenv("SPARK_HOME", str(made))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    return made
+
+
+def test_sockets_lie_in_the_home_that_we_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = home(monkeypatch, folder)
+    for master in ("local[2]", "spark://127.0.0.1:7077"):
+        conf = without_ports(master, {})
+        assert conf["spark.python.unix.domain.socket.dir"] == str(made / "s")
+        assert conf["spark.python.unix.domain.socket.enabled"] == "true"
+
+
+def test_ports_stay_where_files_would_not_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home(monkeypatch, folder)
+    assert without_ports("local[2]", {})
+    assert not without_ports("spark://10.0.0.7:7077", {}), "others have folders of their own"
+    assert not without_ports("local[2]", {"spark.pyspark.python": "/usr/bin/python3"})
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    assert not without_ports("local[2]", {}), "that one may not know our daemon"
+    home(monkeypatch, folder / ("long" * 10))
+    assert not without_ports("local[2]", {}), "the name would be too long for a socket"
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert not without_ports("local[2]", {}), "a folder of the user's"

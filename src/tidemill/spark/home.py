@@ -23,6 +23,9 @@ from typing import Final
 
 _PREFIX: Final = "tidemill-spark-home-"
 _LOCK: Final = "in-use"
+_SOCKETS: Final = "s"
+SOCKET_PATH_BYTES_MAX: Final = 107
+_SOCKET_NAME_BYTES: Final = len("/.") + 36 + len(".sock")
 
 
 def home_without_archive() -> Path | None:
@@ -38,10 +41,20 @@ def home_without_archive() -> Path | None:
     _lock(fresh)  # Before it has the name that others look for.
     made = fresh.rename(fresh.with_name(_PREFIX + fresh.name[-8:]))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
+    (made / _SOCKETS).mkdir(mode=0o700)
     for part in ("bin", "sbin", "jars", "conf", "data"):
         if (installed / part).exists():
             (made / part).symlink_to(installed / part)
     return made
+
+
+def sockets_folder() -> Path | None:
+    """Where Spark's sockets may be, for nobody else: in the folder that `SPARK_HOME` is, if it is
+    one of ours, and its name leaves room for theirs."""
+    home = Path(os.environ.get("SPARK_HOME", ""))
+    folder = home / _SOCKETS
+    is_short = len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX
+    return folder if home.name.startswith(_PREFIX) and folder.is_dir() and is_short else None
 
 
 def _lock(home: Path) -> None:

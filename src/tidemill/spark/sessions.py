@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from tidemill.spark import access
-from tidemill.spark.home import home_without_archive
+from tidemill.spark.home import home_without_archive, sockets_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +31,7 @@ SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 
 """For a JVM of the driver that is to give answers soon and has little data: compiled once, lightly,
 and without threads for collecting garbage, it takes half the time until the first rows."""
 
+_PYTHON: Final = "spark.pyspark.python"
 _LOCAL = re.compile(r"local(\[.*\])?")
 _CLUSTER_HERE = re.compile(r"spark://(localhost|127(\.\d+){3})(:\d+)?")
 
@@ -57,11 +58,6 @@ def recommended_conf(master: str = DEFAULT_MASTER) -> dict[str, str]:
     if is_here(master):
         # Nobody outside has to reach the driver, and nobody should.
         conf |= {"spark.driver.host": HERE, "spark.driver.bindAddress": HERE}
-        # On a port each task of a Python worker waits for the network's timers; see `daemon`.
-        conf |= {
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.python.daemon.module": "tidemill.spark.daemon",
-        }
     if _LOCAL.fullmatch(master):
         # Everything is in this process: 200 tiny shuffle partitions only cost.
         conf["spark.sql.shuffle.partitions"] = str(_cores(master))
@@ -102,9 +98,27 @@ def session(
     target = master or DEFAULT_MASTER
     set_environment(target)
     builder = SparkSession.builder.appName(name).master(target)
-    for key, value in {**recommended_conf(target), **(conf or {})}.items():
+    given = conf or {}
+    for key, value in {**recommended_conf(target), **without_ports(target, given), **given}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def without_ports(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Have Spark and its Python workers talk through files, where all of that is here and ours.
+
+    On a port each task waits for the network's timers; see `daemon`. Spark asks nobody who comes
+    by a file for a secret, so that has to lie where nobody else comes.
+    """
+    folder = sockets_folder()
+    runs_us = os.environ.get("PYSPARK_PYTHON") == sys.executable and _PYTHON not in given
+    if folder is None or not runs_us or not is_here(master):
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+        "spark.python.daemon.module": "tidemill.spark.daemon",
+    }
 
 
 def _cores(master: str) -> int:
