@@ -65,7 +65,7 @@ def fill(producer: Producer) -> None:
 
 
 def let_time_run_out(producer: Producer, *, spare: int = 0) -> None:
-    """Every batch but the youngest has had its time, here and now: nothing else is late for it."""
+    """Every batch but those to `spare`, the youngest, has had its time, here and now."""
     assert producer._sender is not None
     deadlines = producer._sender.outcomes._deadlines
     spared = [deadlines._by_age.pop() for _ in range(spare)]
