@@ -14,11 +14,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from bench.measure import Figure, run_load
-from bench.systems import TICKS_PER_SECOND, System
+from bench.systems import System, cpu_seconds
 
 SESSION_TIMEOUT_MS = 10_000
 LATENCY_SHARE_MAX = 0.1
@@ -55,12 +54,6 @@ def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
         raise RuntimeError("the group load ended without a result")
     result: dict[str, Any] = json.loads(line)
     return result
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has spent so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def coordinator_load(system: System, *, scale: float) -> Iterator[Figure]:

@@ -107,13 +107,17 @@ def both(mode: str) -> list[System]:
 
 def user_seconds(pid: int) -> float:
     """User CPU time that a process has spent so far."""
-    return _ticks(pid)[0] / TICKS_PER_SECOND
+    return _user_and_system_seconds(pid)[0]
 
 
-def _ticks(pid: int) -> tuple[int, int]:
-    """CPU time of a process as the kernel counts it: in user mode, and for it in the kernel."""
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has spent so far."""
+    return sum(_user_and_system_seconds(pid))
+
+
+def _user_and_system_seconds(pid: int) -> tuple[float, float]:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return int(fields[11]), int(fields[12])
+    return int(fields[11]) / TICKS_PER_SECOND, int(fields[12]) / TICKS_PER_SECOND
 
 
 def resident_bytes(pid: int) -> int:
@@ -132,7 +136,7 @@ def wait_until_quiet(pid: int, *, seconds: float = 0.5, limit_s: float = 30) -> 
     """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        before = sum(_ticks(pid))
+        before = cpu_seconds(pid)
         time.sleep(seconds)
-        if (sum(_ticks(pid)) - before) / TICKS_PER_SECOND < 0.1 * seconds:
+        if cpu_seconds(pid) - before < 0.1 * seconds:
             return

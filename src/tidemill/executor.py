@@ -54,7 +54,7 @@ class InlineExecutor:
 
 
 class _Shared:
-    """What the threads of a pool and its owner both know; `ended` by a None for each thread."""
+    """What a pool's threads know of it. They must not know the pool: it could never be dropped."""
 
     __slots__ = ("call_soon", "lock", "tasks", "threads", "unfinished")
 
@@ -73,6 +73,7 @@ class _Shared:
             del task
 
     def end(self) -> None:
+        """Have each thread stop once nothing waits any more."""
         for _ in self.threads:
             self.tasks.put(None)
 

@@ -23,8 +23,8 @@ from typing import Final
 
 _PREFIX: Final = "tidemill-spark-home-"
 _LOCK: Final = "in-use"
-_SOCKETS: Final = "s"
-SOCKET_PATH_BYTES_MAX: Final = 107
+_SOCKETS: Final = "s"  # Short: of a socket's whole name the kernel takes this many bytes.
+_SOCKET_PATH_BYTES_MAX: Final = 107
 _SOCKET_NAME_BYTES: Final = len("/.") + 36 + len(".sock")
 
 
@@ -53,7 +53,7 @@ def sockets_folder() -> Path | None:
     one of ours, and its name leaves room for theirs."""
     home = Path(os.environ.get("SPARK_HOME", ""))
     folder = home / _SOCKETS
-    is_short = len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX
+    is_short = len(os.fsencode(folder)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
     return folder if home.name.startswith(_PREFIX) and folder.is_dir() and is_short else None
 
 
