@@ -17,7 +17,7 @@ from statistics import median
 
 from bench.ask import RawConnection
 from bench.clusters import LAG_TIME_MAX_MS, Cluster
-from bench.measure import GB, MB, Figure, run_load
+from bench.measure import GB, MB, Figure, Round, run_load
 from bench.probes import Probe, read_sent_at, start, start_probe
 from bench.systems import user_seconds, wait_until_quiet
 
@@ -215,7 +215,7 @@ def _is_even(cluster: Cluster, topic: str) -> bool:
 # The rounds.
 
 
-def cluster_round(cluster: Cluster, *, scale: float) -> Iterator[Figure]:
+def cluster_round(cluster: Cluster, *, scale: float) -> Round:
     """Everything, on a cluster that is started for it and stopped afterwards."""
     cluster.start()
     try:
@@ -230,7 +230,7 @@ def cluster_round(cluster: Cluster, *, scale: float) -> Iterator[Figure]:
         cluster.stop()
 
 
-def flushed_round(cluster: Cluster, *, scale: float) -> Iterator[Figure]:
+def flushed_round(cluster: Cluster, *, scale: float) -> Round:
     """The loads alone: every ack waits for the disk."""
     cluster.start()
     try:
@@ -239,7 +239,7 @@ def flushed_round(cluster: Cluster, *, scale: float) -> Iterator[Figure]:
         cluster.stop()
 
 
-def deaths_round(cluster: Cluster, *, scale: float) -> Iterator[Figure]:
+def deaths_round(cluster: Cluster, *, scale: float) -> Round:
     """The deaths alone, for Tidemill on a ZooKeeper server, which has to wait for the session."""
     cluster.start()
     try:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.measure import Figure, run_load
+from bench.measure import Figure, Round, run_load
 from bench.systems import System, cpu_seconds
 
 SESSION_TIMEOUT_MS = 10_000
@@ -128,7 +128,7 @@ def under_data_load(
     yield "flood: refused requests", float(sum(seen["errors"].values()))
 
 
-def groups_round(system: System, *, scale: float) -> Iterator[Figure]:
+def groups_round(system: System, *, scale: float) -> Round:
     """Both parts on one system that is started for them and stopped afterwards."""
     system.start()
     try:
