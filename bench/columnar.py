@@ -23,7 +23,8 @@ from typing import Any
 
 from bench import load
 from bench.measure import LOAD_LIMIT_S, MB, run_load
-from bench.systems import Tidemill, end_in_order, wait_until_quiet
+from bench.systems import Tidemill, wait_until_quiet
+from tidemill.testing.running import end_in_order
 
 OUT = Path(__file__).parent / "out"
 BAR = 5.0

@@ -22,7 +22,8 @@ from bench.cluster import cluster_round, deaths_round, flushed_round
 from bench.clusters import both_clusters
 from bench.groups import groups_round
 from bench.report import Report
-from bench.systems import System, both, end_in_order
+from bench.systems import System, both
+from tidemill.testing.running import end_in_order
 
 OUT = Path(__file__).parent / "out"
 

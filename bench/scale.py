@@ -27,8 +27,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.ask import RawConnection
 from bench.clusters import Cluster, KafkaCluster, TidemillCluster
 from bench.measure import Figure
-from bench.systems import cpu_seconds, end_in_order, resident_bytes
+from bench.systems import cpu_seconds, resident_bytes
 from tidemill.errors import ErrorCode
+from tidemill.testing.running import end_in_order
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.messages.metadata import MetadataResponse
 from tidemill.wire.messages.produce import (

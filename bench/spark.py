@@ -30,8 +30,9 @@ from tests.reference.spark_kafka import CONNECTOR_VERSION, connector_jars, conne
 from bench.measure import run_load
 from bench.report import Figures, Report
 from bench.run import OUT
-from bench.systems import COMMON, MODES, Tidemill, end_in_order, wait_until_quiet
+from bench.systems import COMMON, MODES, Tidemill, wait_until_quiet
 from tidemill.spark import session
+from tidemill.testing.running import end_in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -22,11 +20,6 @@ from tests.reference.kafka import ApacheKafka
 from tidemill.testing.process import BrokerProcess
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-def end_in_order() -> None:
-    """SIGTERM ends a benchmark as Ctrl-C does: its brokers go with it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 class System(Protocol):

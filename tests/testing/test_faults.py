@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
+from tests.waiting import LONG_S, eventually
 
 from tidemill.testing.faults import judge
 from tidemill.testing.faults.cluster import EXACT, LOOSE, PLAIN, SESSION_MS
@@ -150,3 +151,29 @@ def test_the_plan_of_a_seed_can_be_seen_without_running_it() -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown[0] == "seed 3, store sqlite"
     assert shown[1:] == [str(strike) for strike in islice(plan(3, Store.SQLITE), 4)]
+
+
+def _pids_that_name(text: str) -> list[int]:
+    """The processes that have it in their command lines."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            is_named = text.encode() in line.read_bytes()
+        except OSError:
+            continue  # It has ended meanwhile.
+        if is_named:
+            found.append(int(line.parent.name))
+    return found
+
+
+def test_sigterm_ends_a_run_with_all_that_it_has_started(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "tidemill.testing.faults", "--folder", str(folder)]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as run:
+        eventually(lambda: len(_pids_that_name(str(folder))) >= 1 + 3, "itself and three brokers")
+        run.terminate()
+        _, said = run.communicate(timeout=LONG_S)
+    assert "ended by SIGTERM" in said
+    assert _pids_that_name(str(folder)) == []

@@ -1,15 +1,21 @@
-"""A process that tests start and stop, ended by its own id."""
+"""Programs that start processes of their own, and the processes, which are ended by their ids."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from typing import Any
 
 from tidemill.children import Running
 
 STOP_TIMEOUT_S = 60
+
+
+def end_in_order() -> None:
+    """SIGTERM ends this program as Ctrl-C does: what it has started goes with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 class OwnProcess(Running):

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 
+from tidemill.testing.running import end_in_order
 from tidemill.testing.simulation.report import Outcome, Tally
 from tidemill.testing.simulation.run import run_seed
 
@@ -105,4 +106,5 @@ def _pin_hashes() -> None:
 
 if __name__ == "__main__":
     _pin_hashes()
+    end_in_order()
     sys.exit(main())

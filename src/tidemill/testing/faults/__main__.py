@@ -12,6 +12,7 @@ from random import SystemRandom
 
 from tidemill.testing.faults.plan import Kind, Store, plan
 from tidemill.testing.faults.runner import Run, RunSettings
+from tidemill.testing.running import end_in_order
 from tidemill.testing.zookeeper import unavailable_reason
 
 
@@ -43,6 +44,7 @@ def _parse() -> argparse.Namespace:
 
 def main() -> int:
     """The exit status: 0 if nothing went wrong that must not."""
+    end_in_order()
     given = _parse()
     store = Store(given.store)
     seed = SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
