@@ -30,6 +30,7 @@ from tidemill.broker.handlers.fetch import StoredRecords, fetch
 from tidemill.broker.handlers.list_offsets import list_offsets
 from tidemill.broker.handlers.produce import produce
 from tidemill.broker.isr_updates import IsrUpdates
+from tidemill.broker.outbox import PIECE_BYTES_MAX
 from tidemill.broker.purgatory import Purgatory
 from tidemill.broker.replication_settings import replication_settings
 from tidemill.broker.ticker import Ticker
@@ -253,7 +254,8 @@ def _wired(response: FetchResponse) -> FetchResponse:
         for data in topic.partitions:
             records: Any = data.records
             if isinstance(records, StoredRecords):
-                data.records = records.read_blocking()
+                pieces = records.pieces(PIECE_BYTES_MAX)
+                data.records = b"".join(piece.read_blocking() for piece in pieces)
     return decode(FetchResponse, FETCH_VERSION, encode(response, FETCH_VERSION))
 
 

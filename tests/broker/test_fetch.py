@@ -24,11 +24,13 @@ from tests.waiting import LONG_S
 
 from tidemill.broker import outbox
 from tidemill.broker.handlers.fetch import (
+    COLD_BYTES_MAX,
     EAGER_BYTES_TOTAL_MAX,
     SLICE_BYTES_MAX,
     FetchJob,
     StoredRecords,
 )
+from tidemill.broker.outbox import PIECE_BYTES_MAX
 from tidemill.broker.server import BrokerServer
 from tidemill.errors import ErrorCode
 from tidemill.storage.files import OsFiles
@@ -350,7 +352,23 @@ async def test_a_cold_answer_is_read_while_it_is_sent(
     async with running_broker(tmp_path) as server, connect(server.port) as client:
         response = await client.ask(request, 12)
     assert all(offsets(data) == [(0, 0)] for data in response.responses[0].partitions)
-    assert 0 < built[0] <= SLICE_BYTES_MAX
+    assert 0 < built[0] <= COLD_BYTES_MAX
+
+
+async def test_a_cold_share_is_no_larger_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a disk that fails is told as an error of the partition."""
+    async with running_broker(tmp_path) as server, connect(server.port) as client:
+        await create_topic(server, "deep")
+        for _ in range(4):
+            await produce(client, "deep", batch([b"x" * 900_000]))
+    monkeypatch.setattr(OsFiles, "pread_now", lambda *_: None)
+    async with running_broker(tmp_path) as server, connect(server.port) as client:
+        limits = {"max_bytes": 1 << 26, "partition_max_bytes": 1 << 26}
+        data = only(await fetch(client, "deep", 0, **limits))
+    assert offsets(data) == [(0, 0), (1, 1)]
+    assert len(data.records or b"") <= COLD_BYTES_MAX
 
 
 async def test_fetches_that_wait_take_a_bounded_amount_of_memory(
@@ -373,14 +391,14 @@ async def test_one_partition_has_a_bounded_share_of_an_answer(
     server: BrokerServer, client: Client, topic_id: UUID
 ) -> None:
     """However much the request allows: the rest comes with the next fetch."""
-    for _ in range(4):
+    for _ in range(10):
         await produce(client, "t", batch([b"x" * 900_000]), acks=1)
     end = await list_offset(client, "t", -1)
-    while end.offset < 4:
+    while end.offset < 10:
         end = await list_offset(client, "t", -1)
     data = only(await fetch(client, "t", 0, max_bytes=1 << 30, partition_max_bytes=1 << 30))
-    assert offsets(data) == [(0, 0), (1, 1)]
-    assert len(data.records or b"") <= SLICE_BYTES_MAX
+    assert offsets(data) == [(n, n) for n in range(9)]
+    assert PIECE_BYTES_MAX < len(data.records or b"") <= SLICE_BYTES_MAX
 
 
 async def test_many_idle_connections_cost_the_busy_nothing(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.broker.deferred import Deferred
-from tidemill.broker.outbox import BYTES_PER_TURN_MAX, OWED_BYTES_MAX, Outbox
+from tidemill.broker.outbox import BYTES_PER_TURN_MAX, OWED_BYTES_MAX, PIECE_BYTES_MAX, Outbox
 from tidemill.executor import InlineExecutor
 
 
@@ -47,20 +47,37 @@ class Stored:
         self.data = data
         self.cold = cold
         self.error = error
-        self.reads = 0
+        self.reads: list[int] = []
 
     def __len__(self) -> int:
         return len(self.data)
 
+    def pieces(self, max_bytes: int) -> list[Piece]:
+        starts = range(0, len(self.data), max_bytes)
+        return [Piece(self, self.data[start : start + max_bytes]) for start in starts]
+
+
+class Piece:
+    """Some of them: what is read at a time."""
+
+    def __init__(self, stored: Stored, data: bytes) -> None:
+        self.stored = stored
+        self.data = data
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
     def read_now(self) -> bytes | None:
-        self.reads += 1
-        if self.error is not None:
-            raise self.error
-        return None if self.cold else self.data
+        self.stored.reads.append(self.size_bytes)
+        return None if self.stored.cold else self._read()
 
     def read_blocking(self) -> bytes:
-        if self.error is not None:
-            raise self.error
+        return self._read()
+
+    def _read(self) -> bytes:
+        if self.stored.error is not None:
+            raise self.stored.error
         return self.data
 
 
@@ -104,7 +121,7 @@ def test_stored_records_are_not_read_while_the_peer_does_not_read() -> None:
     peer.outbox.pause()
     stored = Stored(b"records")
     peer.outbox.send([b"head ", stored, b" tail"])
-    assert stored.reads == 0
+    assert not stored.reads
     assert len(peer.outbox) == 1
     peer.outbox.resume()
     assert peer.wire.data == b"head records tail"
@@ -173,6 +190,21 @@ def test_a_large_answer_gives_others_their_turn() -> None:
     assert len(peer.outbox) == 0
 
 
+def test_of_a_large_answer_one_piece_is_in_memory_at_a_time() -> None:
+    """A reader that stops in the middle costs what it has not taken of one piece."""
+    peer = Peer()
+    stored = Stored(bytes(range(256)) * (3 * PIECE_BYTES_MAX // 256) + b"end")
+    peer.outbox.send([b"head ", stored, b" tail"])
+    peer.outbox.pause()
+    peer.turns.run()
+    assert stored.reads == [PIECE_BYTES_MAX]
+    peer.outbox.resume()
+    while peer.turns.waiting:
+        peer.turns.run()
+    assert stored.reads == [PIECE_BYTES_MAX] * 3 + [3]
+    assert peer.wire.data == b"head " + stored.data + b" tail"
+
+
 def test_a_disk_error_in_the_middle_of_an_answer_ends_the_connection() -> None:
     peer = Peer()
     peer.outbox.send([b"head ", Stored(b"lost", error=OSError("broken"))])
@@ -182,14 +214,8 @@ def test_a_disk_error_in_the_middle_of_an_answer_ends_the_connection() -> None:
 
 def test_a_cold_read_that_fails_ends_the_connection() -> None:
     peer = Peer()
-    stored = Stored(b"lost", cold=True)
-    stored.read_blocking = _raise  # type: ignore[method-assign]
-    peer.outbox.send([stored])
+    peer.outbox.send([Stored(b"lost", cold=True, error=OSError("broken"))])
     assert len(peer.failures) == 1
-
-
-def _raise() -> bytes:
-    raise OSError("broken")
 
 
 def test_what_is_ready_is_handed_over_at_the_end() -> None:

@@ -140,6 +140,43 @@ class TestRead:
             assert read_header(below.read_blocking()).base_offset == 570
             assert below.read_now() == below.read_blocking()
 
+    def test_pieces_are_the_same_bytes_in_order(self) -> None:
+        log = new_log()
+        fill(log, 30)
+        whole = log.read(3, max_bytes=1 << 20, upper_offset=27)
+        for max_bytes in (1, 100, whole.size_bytes - 1, whole.size_bytes, 1 << 20):
+            pieces = whole.pieces(max_bytes)
+            assert [piece.size_bytes for piece in pieces[:-1]] == [max_bytes] * (len(pieces) - 1)
+            assert 0 < pieces[-1].size_bytes <= max_bytes
+            assert b"".join(piece.read_now() or b"" for piece in pieces) == whole.read_now()
+            assert b"".join(piece.read_blocking() for piece in pieces) == whole.read_now()
+
+    @pytest.mark.parametrize("way", ["read_now", "read_blocking"])
+    def test_pieces_behind_a_cut_are_nothing_and_those_before_it_stay(self, way: str) -> None:
+        log = new_log()
+        fill(log, 30)
+        size_bytes = len(batch(b"0".ljust(40, b".")))
+        pieces = log.read(0, max_bytes=1 << 20, upper_offset=30).pieces(10 * size_bytes)
+        log.truncate_to(20)
+        fill(log, 20, epoch=1, size=50)
+        found = [len(getattr(piece, way)()) for piece in pieces]
+        assert found == [10 * size_bytes, 10 * size_bytes, 0]
+
+    def test_what_has_to_be_looked_for_can_be_limited(self) -> None:
+        disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
+        manager = manager_on(disk, config=config)
+        fill(manager.create(TP, TOPIC_ID, config), 600, size=200)
+        manager.shutdown({TP: 600})
+        log = manager_on(disk, config=config).logs[TP]
+        found = log.read(10, max_bytes=1 << 20, upper_offset=600)
+        found.limit(1_000)
+        assert 0 < len(found.read_blocking()) <= found.size_bytes <= 1_000
+        known = log.read(0, max_bytes=1 << 20, upper_offset=600)
+        size_bytes = known.size_bytes
+        known.limit(1_000)
+        assert known.is_resolved
+        assert known.size_bytes == size_bytes, "its answer may have been told so"
+
     def test_a_segment_deleted_while_reading_is_still_read(self) -> None:
         log = new_log(SMALL)
         fill(log, 30)

@@ -30,11 +30,25 @@ OWED_BYTES_MAX = 2 * 1024 * 1024
 BYTES_PER_TURN_MAX = 2 * 1024 * 1024
 """After this many stored bytes other connections get their turn."""
 
+PIECE_BYTES_MAX = BYTES_PER_TURN_MAX
+"""How much of the stored bytes is in memory at a time."""
+
 
 class StoredBytes(Protocol):
     """A run of stored bytes that is read only when it is sent; `len()` is known before."""
 
     def __len__(self) -> int: ...
+
+    def pieces(self, max_bytes: int) -> Sequence[StoredPiece]:
+        """The same run, in order, in pieces of so many bytes at most."""
+        ...
+
+
+class StoredPiece(Protocol):
+    """What is read of a run at a time."""
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def read_now(self) -> bytes | bytearray | None:
         """The bytes if the page cache has them, else None."""
@@ -79,7 +93,7 @@ class Outbox:
         self._on_failure = on_failure
         self._slots: deque[Slot] = deque()
         self._owed_bytes = 0
-        self._stream: deque[Part] = deque()
+        self._stream: deque[bytes | bytearray | memoryview | StoredPiece] = deque()
         self._stream_busy = False
         self._paused = False
         self._closed = False
@@ -176,7 +190,11 @@ class Outbox:
             if parts:
                 self._transport.writelines(parts)  # type: ignore[arg-type]
             return
-        self._stream.extend(parts)
+        for part in parts:
+            if isinstance(part, _IN_MEMORY):
+                self._stream.append(part)
+            else:
+                self._stream.extend(part.pieces(PIECE_BYTES_MAX))
         self._stream_on()
 
     def _stream_on(self) -> None:
@@ -193,7 +211,7 @@ class Outbox:
                 self._stream_busy = True
                 self._loop.call_soon(self._next_turn)
                 return
-            left_bytes -= len(part)
+            left_bytes -= part.size_bytes
             self._send_stored(part)
         if not stream and self._slots:
             self._flush()
@@ -203,7 +221,7 @@ class Outbox:
         self._stream_on()
         self._on_room()
 
-    def _send_stored(self, part: StoredBytes) -> None:
+    def _send_stored(self, part: StoredPiece) -> None:
         try:
             data = part.read_now()
         except (OSError, ApiError) as error:
@@ -228,9 +246,9 @@ class Outbox:
         self._stream_on()
         self._on_room()
 
-    def _send_read(self, part: StoredBytes, data: bytes | bytearray) -> None:
-        if len(data) != len(part):
-            self._fail(OSError(f"{len(part)} bytes were stored and {len(data)} came back"))
+    def _send_read(self, part: StoredPiece, data: bytes | bytearray) -> None:
+        if len(data) != part.size_bytes:
+            self._fail(OSError(f"{part.size_bytes} bytes were stored and {len(data)} came back"))
             return
         self._stream.popleft()
         self._transport.write(data)

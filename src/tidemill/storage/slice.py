@@ -8,6 +8,7 @@ never stalls the loop.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TypeVar
 
 from tidemill.errors import WireError
@@ -88,6 +89,24 @@ class LogSlice:
     def is_resolved(self) -> bool:
         """Whether `size_bytes` is exact."""
         return self._start >= 0
+
+    def limit(self, max_bytes: int) -> None:
+        """Hold no more than that, where it is not resolved yet."""
+        if self._start < 0:
+            self._max_bytes = min(self._max_bytes, max_bytes)
+
+    def pieces(self, max_bytes: int) -> list[LogSlice]:
+        """What a resolved one holds, in order and so much at a time; they need not be batches."""
+        return [
+            self._piece(start, min(start + max_bytes, self._end))
+            for start in range(self._start, self._end, max_bytes)
+        ]
+
+    def _piece(self, start: int, end: int) -> LogSlice:
+        piece = copy(self)
+        piece._start = start
+        piece._end = end
+        return piece
 
     @property
     def is_empty(self) -> bool:

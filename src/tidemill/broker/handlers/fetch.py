@@ -14,8 +14,9 @@ follower, and is sent to one near it (KIP-392); v12 diverging epoch (KIP-595); v
 (KIP-516); v15 the follower's broker epoch (KIP-903); v16 current leader (KIP-951).
 
 Deviations: one partition's share of an answer is at most `SLICE_BYTES_MAX`, whatever the request
-allows, so that no answer holds the loop; the rest comes with the next fetch. A new leader that does
-not know yet what is committed answers OFFSET_NOT_AVAILABLE to a consumer that is ahead of it.
+allows, so that a slow reader does not outlive the files that it is sent; the rest comes with the
+next fetch. A new leader that does not know yet what is committed answers OFFSET_NOT_AVAILABLE to a
+consumer that is ahead of it.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ from tidemill.wire.messages.fetch import (
 
 _log = logging.getLogger(__name__)
 
-SLICE_BYTES_MAX = 2 * 1024 * 1024
+SLICE_BYTES_MAX = 8 * 1024 * 1024
 EAGER_BYTES_MAX = 64 * 1024
 """Records up to this size are read while the answer is built; larger ones while it is sent."""
 EAGER_BYTES_TOTAL_MAX = 512 * 1024
 """And so are those of all partitions beyond this sum: an answer waits in memory for its reader."""
-COLD_BYTES_MAX = SLICE_BYTES_MAX
+COLD_BYTES_MAX = 2 * 1024 * 1024
 """What the page cache does not have is read up to this sum before the answer is built: a disk that
-fails is worth an error code then, and not only the end of the connection."""
+fails is worth an error code then, and not only the end of the connection. It is also what such a
+partition's share is at most, so that the first always is read."""
 
 _PARTITION_BYTES = 512
 """What one partition of a fetch that waits takes."""
@@ -75,12 +77,11 @@ Answers = list[tuple[Wanted, PartitionData]]
 class StoredRecords:
     """The records of one partition in an answer: where they are, until they are sent."""
 
-    __slots__ = ("_size_bytes", "read_blocking", "read_now")
+    __slots__ = ("_size_bytes", "pieces")
 
     def __init__(self, stored: LogSlice) -> None:
         self._size_bytes = stored.size_bytes
-        self.read_now = stored.read_now
-        self.read_blocking = stored.read_blocking
+        self.pieces = stored.pieces
 
     def __len__(self) -> int:
         return self._size_bytes
@@ -323,6 +324,7 @@ class FetchJob:
     def _attach(self, data: PartitionData, stored: LogSlice) -> None:
         """Put the records into the answer: as bytes if few, else as a reference."""
         if not stored.is_resolved:
+            stored.limit(COLD_BYTES_MAX)
             self._cold.append((data, stored))
         elif stored.size_bytes > self._eager_bytes_max():
             data.records = StoredRecords(stored)  # type: ignore[assignment]
