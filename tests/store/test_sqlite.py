@@ -209,7 +209,8 @@ async def test_news_of_another_process_travels_by_poke(world: SqliteWorld) -> No
     assert isinstance(store, SqliteStore)
     heard = Heard()
     store.watch("/", heard, recursive=True)
-    store._timers.pop("poll").cancel()
+    for timer in ("poll", "sweep"):
+        store._timers.pop(timer).cancel()
     for index in range(5):
         await writer.create(f"/n{index}")
     await heard.wait_for(5)
@@ -223,6 +224,33 @@ async def test_without_pokes_polling_brings_the_news(
     heard = Heard()
     store.watch("/n", heard)
     await writer.create("/n")
+    await heard.wait_for(1)
+
+
+async def test_who_is_alone_looks_seldom_and_hears_of_a_passer_by(
+    world: SqliteWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look wakes up an idle core; a program that writes without a session pokes nobody."""
+    store = await world.open()
+    assert isinstance(store, SqliteStore)
+    heard = Heard()
+    store.watch("/n", heard)
+    looks = 0
+    look = StoreFile.data_version
+
+    def counted(file: StoreFile) -> int:
+        nonlocal looks
+        looks += 1
+        return look(file)
+
+    monkeypatch.setattr(StoreFile, "data_version", counted)
+    begin = time.monotonic()
+    await asyncio.sleep(1)
+    assert 0 < looks <= 1 + (time.monotonic() - begin) * 1000 / engine.SWEEP_MS
+    passer_by = world._make()
+    await passer_by.open(session_timeout_ms=None)
+    await passer_by.create("/n")
+    await passer_by.close()
     await heard.wait_for(1)
 
 

@@ -6,8 +6,8 @@
   stuck loop loses its session like a dead process. The lock vanishes with its process, so others
   notice a death at their next sweep, and a stopped process when its lease runs out. Whoever notices
   first deletes the session and its ephemeral nodes in one commit.
-* Watches look every 20 ms whether anybody has committed (a few microseconds) and are poked by a
-  datagram in between.
+* Watches look every 20 ms whether anybody has committed and are poked by a datagram in between. A
+  broker that is alone looks at its sweeps: a core that wakes up for it pays a hundred microseconds.
 
 One machine is one point of failure: for more, use an ensemble. Start at `SqliteStore`.
 """
@@ -98,7 +98,7 @@ class SqliteStore(SingleWrites):
             self._every("renew", timeout_ms // 3, self._renew)
         self._data_version = self._reader.data_version()
         self._seen = self._reader.latest()
-        self._every("poll", POLL_MS, self._poll)
+        self._every("poll", POLL_MS, self._poll_others)
         self._every("sweep", SWEEP_MS, self._sweep)
 
     def _connect(self) -> None:
@@ -286,6 +286,7 @@ class SqliteStore(SingleWrites):
         """Look for sessions that are over: ours, and those of the dead and the stopped."""
         if self._reader is None:
             return
+        self._poll()
         rows = self._reader.sessions()
         if self._session is not None and self.session_id not in {row.session_id for row in rows}:
             self._lose_session()
@@ -339,6 +340,10 @@ class SqliteStore(SingleWrites):
             raise StoreUnavailable("the store is closed")
         since = self._reader.latest()
         return ListedWatch(path, callback, recursive, self._watches, since)
+
+    def _poll_others(self) -> None:
+        if self._others:
+            self._poll()
 
     def _poll(self) -> None:
         """Deliver what has been committed since the last look, if anything, a portion at a time."""
