@@ -45,9 +45,9 @@ def run_load(load: str, **options: Any) -> dict[str, Any]:
 
 
 def settle(system: System) -> None:
-    """Wait until neither the system works any more nor the kernel writes what it was given."""
-    os.sync()
+    """Wait until the system has stopped working, and the kernel has written what it was given."""
     wait_until_quiet(system.pid)
+    os.sync()
 
 
 def start_up(system: System) -> Iterator[Figure]:

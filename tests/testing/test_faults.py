@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.waiting import LONG_S, eventually
 
 from tidemill.testing.faults import judge
@@ -166,14 +168,21 @@ def _pids_that_name(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 def test_sigterm_ends_a_run_with_all_that_it_has_started(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "tidemill.testing.faults", "--folder", str(folder)]
+    command = [sys.executable, "-m", "tidemill.testing.faults", "--minutes", "1"]
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, "--folder", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as run:
-        eventually(lambda: len(_pids_that_name(str(folder))) >= 1 + 3, "itself and three brokers")
-        run.terminate()
-        _, said = run.communicate(timeout=LONG_S)
+        try:
+            pids = partial(_pids_that_name, str(folder))
+            eventually(lambda: len(pids()) >= 1 + 3, "itself and three brokers")
+        finally:
+            run.terminate()
+            _, said = run.communicate(timeout=LONG_S)
     assert "ended by SIGTERM" in said
     assert _pids_that_name(str(folder)) == []

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ def _outcomes(
         return
     last_said_s = time.monotonic()
     done_count = 0
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_end_at_once) as pool:
         running: set[Future[Outcome]] = {pool.submit(_run, seed) for seed in islice(wanted, jobs)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -83,6 +84,11 @@ def _until(seeds: Iterator[int], least: int, deadline_s: float | None) -> Iterat
         if count >= least and deadline_s is not None and time.monotonic() > deadline_s:
             return
         yield seed
+
+
+def _end_at_once() -> None:
+    """SIGTERM is no outcome of a seed."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run(seed: int) -> Outcome:

@@ -79,6 +79,7 @@ class FaultCluster:
         self._proxy = ProxyProcess()
         self._settings = {**SETTINGS, **(settings or {})}
         self._admin: Admin | None = None
+        self._is_ending = False
 
     @property
     def ids(self) -> list[int]:
@@ -113,6 +114,8 @@ class FaultCluster:
         for broker in range(1, BROKERS + 1):
             self._add(broker)
         for process in self.brokers.values():
+            if self._is_ending:
+                return
             process.start()
 
     def _add(self, broker: int) -> None:
@@ -138,6 +141,7 @@ class FaultCluster:
 
     async def stop(self) -> None:
         """Stop the brokers cleanly, all at once, and then the rest; logs and data stay."""
+        self._is_ending = True
         if self._admin is not None:
             await self._admin.close()
             self._admin = None
