@@ -24,11 +24,13 @@ from tests.broker.harness import (
     produce_request,
     running_broker,
 )
+from tests.waiting import LONG_S
 
 from tidemill.broker.connection import BYTES_PER_TURN_MAX, Connection
 from tidemill.broker.listener import TcpAddress
 from tidemill.broker.outbox import IN_FLIGHT_MAX
 from tidemill.broker.server import BrokerServer
+from tidemill.storage.slice import LogSlice
 from tidemill.testing.in_process import until
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.compression import Codec
@@ -419,3 +421,33 @@ async def test_after_a_large_request_the_other_connections_are_read(
         assert len(pauses) == count
     assert (await produce(client, "large", batch([b"small"]))).error_code == 0
     assert len(pauses) == 2
+
+
+async def test_an_answer_that_cannot_be_read_to_its_end_is_followed_by_nothing(
+    server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on a connection that is ending, either: its peer would take it for the rest."""
+    await create_topic(server, "t")
+    for _ in range(9):
+        await produce(client, "t", batch([b"x" * 900_000]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+    slow = Client(reader, writer)
+    slow.send(fetch_request("t", 0, max_bytes=1 << 26, partition_max_bytes=1 << 26), 12)
+    slow.send(SOFTWARE, 3)
+    slow.send(SOFTWARE, 3)
+    connections = server.listeners[0]._connections
+    await until(lambda: any(len(each._outbox) == 3 for each in connections))
+    (connection,) = [each for each in connections if each.is_busy]
+
+    def fails(stored: LogSlice) -> bytes:
+        raise OSError("broken")
+
+    monkeypatch.setattr(LogSlice, "read_now", fails)
+    connection.close()
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := await asyncio.wait_for(reader.read(1 << 20), LONG_S):
+            received += data
+    writer.close()
+    assert 0 < len(received) < 8_000_000
+    assert received.endswith(b"x" * 1_000)

@@ -401,6 +401,25 @@ async def test_one_partition_has_a_bounded_share_of_an_answer(
     assert PIECE_BYTES_MAX < len(data.records or b"") <= SLICE_BYTES_MAX
 
 
+async def test_nobody_waits_for_more_than_an_answer_takes(
+    server: BrokerServer, client: Client, topic_id: UUID
+) -> None:
+    """More is there, and one share holds no more: waiting would not bring `min_bytes`."""
+    for _ in range(10):
+        await produce(client, "t", batch([b"x" * 900_000]))
+    waits = {"max_wait_ms": 600_000, "min_bytes": 1 << 26}
+    data = only(
+        await fetch(client, "t", 0, max_bytes=1 << 27, partition_max_bytes=1 << 27, **waits)
+    )
+    assert len(offsets(data)) == 9
+    client.send(fetch_request("t", 9, max_bytes=1 << 27, partition_max_bytes=1 << 27, **waits), 12)
+    async with connect(server.port) as producer:
+        for _ in range(9):
+            await produce(producer, "t", batch([b"x" * 900_000]))
+    _, response = await asyncio.wait_for(client.receive(FetchRequest, 12), LONG_S)
+    assert len(offsets(only(response))) == 9
+
+
 async def test_many_idle_connections_cost_the_busy_nothing(
     server: BrokerServer, client: Client, topic_id: UUID
 ) -> None:

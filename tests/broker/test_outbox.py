@@ -212,6 +212,21 @@ def test_a_disk_error_in_the_middle_of_an_answer_ends_the_connection() -> None:
     assert "broken" in peer.failures[0]
 
 
+def test_nothing_follows_an_answer_that_was_cut_off() -> None:
+    """The connection may be ending already: the next answer would pass for the rest of this one."""
+    peer = Peer()
+    slow = peer.outbox.owe(0)
+    peer.outbox.send([b"next answer"])
+    abandoned: list[str] = []
+    waiting = peer.outbox.owe(0)
+    waiting.waits_for = Deferred(on_abandoned=lambda: abandoned.append("fetch"))
+    peer.outbox.fill(slow, [b"head ", Stored(b"lost", error=OSError("broken"))])
+    peer.outbox.resume()
+    peer.outbox.fill(waiting, [b"and another"])
+    assert peer.wire.data == b"head "
+    assert abandoned == ["fetch"]
+
+
 def test_a_cold_read_that_fails_ends_the_connection() -> None:
     peer = Peer()
     peer.outbox.send([Stored(b"lost", cold=True, error=OSError("broken"))])

@@ -162,20 +162,23 @@ class TestRead:
         found = [len(getattr(piece, way)()) for piece in pieces]
         assert found == [10 * size_bytes, 10 * size_bytes, 0]
 
-    def test_what_has_to_be_looked_for_can_be_limited(self) -> None:
+    def test_what_has_to_be_looked_for_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tidemill.storage.slice.SOUGHT_BYTES_MAX", 1_000)
         disk, config = CrashDisk(), LogConfig(index_interval_bytes=100)
         manager = manager_on(disk, config=config)
         fill(manager.create(TP, TOPIC_ID, config), 600, size=200)
         manager.shutdown({TP: 600})
         log = manager_on(disk, config=config).logs[TP]
-        found = log.read(10, max_bytes=1 << 20, upper_offset=600)
-        found.limit(1_000)
-        assert 0 < len(found.read_blocking()) <= found.size_bytes <= 1_000
-        known = log.read(0, max_bytes=1 << 20, upper_offset=600)
-        size_bytes = known.size_bytes
-        known.limit(1_000)
-        assert known.is_resolved
-        assert known.size_bytes == size_bytes, "its answer may have been told so"
+        sought = log.read(10, max_bytes=10_000, upper_offset=600)
+        assert not sought.is_resolved
+        assert 0 < len(sought.read_blocking()) <= sought.size_bytes <= 1_000
+        assert sought.falls_short_of(10_000)
+        known = log.read(10, max_bytes=10_000, upper_offset=600)
+        assert known.is_resolved, "the index is there by now"
+        assert 9_000 < known.size_bytes <= 10_000
+        assert not known.falls_short_of(10_000), "it is the reader's own limit"
+        assert known.falls_short_of(10_001)
+        assert not log.read(598, max_bytes=10_000, upper_offset=600).falls_short_of(10_001)
 
     def test_a_segment_deleted_while_reading_is_still_read(self) -> None:
         log = new_log(SMALL)

@@ -195,10 +195,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """Close at once, dropping what is not sent yet, and say why in the log."""
-        if self._closed:
-            return
-        self._closed = True
-        log.info("closing the connection from %s: %s", self.client_address, reason)
+        if not self._closed:
+            self._closed = True
+            log.info("closing the connection from %s: %s", self.client_address, reason)
         self._transport.abort()
 
     def keep(self, amount_bytes: int) -> None:

@@ -255,7 +255,8 @@ class Outbox:
 
     def _fail(self, error: BaseException | None) -> None:
         # The size of the answer is already on the wire: it cannot be taken back, only cut off.
-        self._stream.clear()
+        # Nothing may follow, not even where a connection is ending and sends what is left.
+        self.close()
         self._on_failure(f"stored records could not be read: {error}")
 
 

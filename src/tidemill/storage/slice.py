@@ -20,6 +20,10 @@ from tidemill.wire.batch import HEADER_BYTES, read_header
 
 T = TypeVar("T")
 
+SOUGHT_BYTES_MAX = 2 * 1024 * 1024
+"""What one holds at most that has to be looked for on the disk first: nobody can tell yet how much
+it is, so whoever reads it may do that at once."""
+
 NAMES_MAX = 2
 """A segment's file is renamed once, when retention or compaction lets go of it, and then goes."""
 
@@ -33,6 +37,7 @@ class LogSlice:
         "_end",
         "_end_position",
         "_files",
+        "_has_more",
         "_max_bytes",
         "_offset",
         "_segment",
@@ -66,6 +71,7 @@ class LogSlice:
         self._cuts = segment.cuts
         self._start = -1
         self._end = -1
+        self._has_more = False
         if not segment.size:
             self._start = self._end = 0  # Compaction may leave nothing of a segment.
         elif self._is_cheap():
@@ -73,6 +79,9 @@ class LogSlice:
                 self._resolve(files.pread_now)
             except WouldBlockError:
                 self._start = -1
+        if self._start < 0:
+            self._max_bytes = min(max_bytes, SOUGHT_BYTES_MAX)
+            self._has_more = segment.size > self._max_bytes
 
     def _is_cheap(self) -> bool:
         known = self._segment.knows_without_disk
@@ -90,10 +99,12 @@ class LogSlice:
         """Whether `size_bytes` is exact."""
         return self._start >= 0
 
-    def limit(self, max_bytes: int) -> None:
-        """Hold no more than that, where it is not resolved yet."""
-        if self._start < 0:
-            self._max_bytes = min(self._max_bytes, max_bytes)
+    def falls_short_of(self, wanted_bytes: int) -> bool:
+        """Whether it is at its own limit, and not at that of a reader who wants so much.
+
+        Nothing at all is what a reader gets who is held up.
+        """
+        return self._has_more and self._max_bytes < wanted_bytes and self.size_bytes > 0
 
     def pieces(self, max_bytes: int) -> list[LogSlice]:
         """What a resolved one holds, in order and so much at a time; they need not be batches."""
@@ -186,7 +197,8 @@ class LogSlice:
         if self._upper_offset is not None:
             end = min(end, segment.locate(self._upper_offset, read))
         end = max(start, end)
-        if end - start > self._max_bytes:
+        self._has_more = end - start > self._max_bytes
+        if self._has_more:
             end = self._cut(read, start, end)
         self._end = end
         self._start = start
@@ -215,5 +227,6 @@ def empty_slice(files: Files, segment: Segment, offset: int) -> LogSlice:
     nothing._segment = segment
     nothing._offset = offset
     nothing._cuts = segment.cuts
+    nothing._has_more = False
     nothing._start = nothing._end = 0
     return nothing

@@ -14,9 +14,9 @@ follower, and is sent to one near it (KIP-392); v12 diverging epoch (KIP-595); v
 (KIP-516); v15 the follower's broker epoch (KIP-903); v16 current leader (KIP-951).
 
 Deviations: one partition's share of an answer is at most `SLICE_BYTES_MAX`, whatever the request
-allows, so that a slow reader does not outlive the files that it is sent; the rest comes with the
-next fetch. A new leader that does not know yet what is committed answers OFFSET_NOT_AVAILABLE to a
-consumer that is ahead of it.
+allows, so that a slow reader seldom outlives the files that it is sent; the rest comes with the
+next fetch, and no answer waits for it. A new leader that does not know yet what is committed
+answers OFFSET_NOT_AVAILABLE to a consumer that is ahead of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidemill.broker.purgatory import Wait
 from tidemill.errors import ApiError, ErrorCode, WireError
 from tidemill.replication.alignment import diverging
 from tidemill.replication.partition import READ_COMMITTED, Partition
-from tidemill.storage.slice import LogSlice
+from tidemill.storage.slice import SOUGHT_BYTES_MAX, LogSlice
 from tidemill.wire.apis import ApiKey
 from tidemill.wire.encoder import UNCOPIED_BYTES_MIN
 from tidemill.wire.messages.fetch import (
@@ -61,10 +61,9 @@ EAGER_BYTES_MAX = 64 * 1024
 """Records up to this size are read while the answer is built; larger ones while it is sent."""
 EAGER_BYTES_TOTAL_MAX = 512 * 1024
 """And so are those of all partitions beyond this sum: an answer waits in memory for its reader."""
-COLD_BYTES_MAX = 2 * 1024 * 1024
-"""What the page cache does not have is read up to this sum before the answer is built: a disk that
-fails is worth an error code then, and not only the end of the connection. It is also what such a
-partition's share is at most, so that the first always is read."""
+COLD_BYTES_MAX = SOUGHT_BYTES_MAX
+"""What has to be looked for on the disk is read up to this sum before the answer is built: a disk
+that fails is worth an error code then, and not only the end of the connection."""
 
 _PARTITION_BYTES = 512
 """What one partition of a fetch that waits takes."""
@@ -239,6 +238,8 @@ class FetchJob:
                 return True
             max_bytes = min(want.max_bytes, SLICE_BYTES_MAX)
             found = self._reads.read(want, partition, max_bytes, at_least_one=True)
+            if found.falls_short_of(want.max_bytes):
+                return True
         except Exception:  # noqa: BLE001 - whatever is wrong with it is worth an answer now
             return True
         self._readable_bytes[partition] = found.size_bytes
@@ -305,8 +306,10 @@ class FetchJob:
                 self._has_answer = True
                 ends = EpochEndOffset(epoch=apart[0], end_offset=apart[1])
                 return self._data(want, partition, ends), 0
-            max_bytes = max(0, min(want.max_bytes, left_bytes, SLICE_BYTES_MAX))
+            wanted_bytes = max(0, min(want.max_bytes, left_bytes))
+            max_bytes = min(wanted_bytes, SLICE_BYTES_MAX)
             stored = self._reads.read(want, partition, max_bytes, is_first)
+            self._has_answer |= stored.falls_short_of(wanted_bytes)
             better = self._reads.better_replica(want, partition)
             data = self._data(want, partition, None)
             if better >= 0:
@@ -324,7 +327,6 @@ class FetchJob:
     def _attach(self, data: PartitionData, stored: LogSlice) -> None:
         """Put the records into the answer: as bytes if few, else as a reference."""
         if not stored.is_resolved:
-            stored.limit(COLD_BYTES_MAX)
             self._cold.append((data, stored))
         elif stored.size_bytes > self._eager_bytes_max():
             data.records = StoredRecords(stored)  # type: ignore[assignment]
