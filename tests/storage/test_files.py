@@ -48,6 +48,18 @@ def test_write_and_read(files: OsFiles, tmp_path: Path) -> None:
     assert files.read_file(path) == b"ab"
 
 
+def test_what_a_reader_gets_is_all_of_the_file_s(files: OsFiles, tmp_path: Path) -> None:
+    """A buffer that was not cleared holds what others left in memory: none of that may come out."""
+    path = f"{tmp_path}/f"
+    files.write_at(path, 0, [b"stored " * 100_000])
+    for _ in range(20):
+        left = [bytearray(b"secret " * 100_000) for _ in range(4)]
+        del left
+        for position, length in ((0, 1_000_000), (350_000, 700_000), (699_999, 700_000)):
+            found = files.pread_now(path, position, length)
+            assert found in ((b"stored " * 100_000)[position : position + length], None)
+
+
 def test_more_parts_than_the_kernel_takes_at_once(files: OsFiles, tmp_path: Path) -> None:
     path = f"{tmp_path}/f"
     files.write_at(path, 0, [b"x%04d" % n for n in range(3000)])

@@ -11,8 +11,10 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from tidemill.storage.descriptors import DescriptorCache, descriptor_limit
@@ -201,7 +203,7 @@ class OsFiles:
     def pread_now(self, path: str, position: int, length: int) -> bytes | bytearray | None:
         entry = self._open.lease(path, create=False)
         try:
-            buffer = bytearray(length)
+            buffer = _uncleared(length)
             count = os.preadv(entry.fd, [buffer], position, os.RWF_NOWAIT)
         except BlockingIOError:
             return None
@@ -366,6 +368,21 @@ class OsFiles:
         """Close every descriptor held; the next use opens them again."""
         self._open.clear()
 
+
+def _uncleared_buffers() -> Callable[[int], bytearray]:
+    """Makes `bytearray`s that hold whatever the memory did: for what is filled at once.
+
+    Python clears them, and that was a sixth of what a fetch cost; only its C interface does not.
+    """
+    if sys.implementation.name != "cpython":
+        return bytearray
+    make = ctypes.pythonapi.PyByteArray_FromStringAndSize
+    make.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
+    make.restype = ctypes.py_object
+    return partial(make, None)
+
+
+_uncleared = _uncleared_buffers()
 
 _EOPNOTSUPP = 95
 _FALLOC_FL_KEEP_SIZE = 1
